@@ -1,0 +1,49 @@
+"""From what a user types as MODEL to a file on this computer; quick, and never on the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from divine.errors import DownloadError, UsageError
+from divine.store.catalogue import CATALOGUE
+from divine.store.folder import find
+from divine.store.names import parse_hub
+
+
+def resolve(model: str) -> Path:
+    """The file that MODEL means: a path that exists, or the name of a pulled model.
+
+    Raises UsageError for an empty or malformed name, DownloadError (with the command that helps)
+    when there is no such file or it was not pulled.
+    """
+    if not model or "\0" in model:
+        raise UsageError("the model's name is empty or holds a NUL; give a path or a name")
+    hub = parse_hub(model)
+    if hub is None and _is_path(model):
+        return Path(model)
+    found = find(model)
+    if found is not None:
+        return found.path
+    if hub is not None or model in CATALOGUE:
+        raise DownloadError(f"{model} is not on this computer; `divine pull {model}` fetches it")
+    path = Path(model)
+    if path.is_dir():
+        raise DownloadError(f"{model} is a folder; give a GGUF file in it")
+    if "/" in model or "\\" in model or model.lower().endswith(".gguf"):
+        hint = (
+            f"; `divine pull hf:{model}` if it is on Hugging Face" if model.count("/") == 1 else ""
+        )
+        raise DownloadError(f"{model}: there is no such file{hint}")
+    raise DownloadError(
+        f"no model is called {model!r}; give the path of a GGUF file, a pulled name (`divine list`) "
+        f"or one to pull: {', '.join(CATALOGUE)}, hf:owner/repo"
+    )
+
+
+def _is_path(model: str) -> bool:
+    """Whether something that is not a folder lies there; a device is left for the reader to refuse."""
+    path = Path(model)
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:  # a name too long for a path
+        return False
