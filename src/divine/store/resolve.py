@@ -30,18 +30,23 @@ def resolve(model: str) -> Path:
     if path.is_dir():
         raise DownloadError(f"{model} is a folder; give a GGUF file in it")
     if "/" in model or "\\" in model or model.lower().endswith(".gguf"):
-        hint = (
-            f"; `divine pull hf:{model}` if it is on Hugging Face" if model.count("/") == 1 else ""
-        )
-        raise DownloadError(f"{model}: there is no such file{hint}")
+        raise DownloadError(f"{model}: there is no such file{_hint(model)}")
     raise DownloadError(
-        f"no model is called {model!r}; give the path of a GGUF file, a pulled name (`divine list`) "
-        f"or one to pull: {', '.join(CATALOGUE)}, hf:owner/repo"
+        f"no model is called {model!r}; give the path of a GGUF file, a pulled name "
+        f"(`divine list`) or one to pull: {', '.join(CATALOGUE)}, hf:owner/repo"
     )
 
 
+def _hint(model: str) -> str:
+    try:
+        hub = parse_hub(model, bare=True)
+    except UsageError:
+        return ""
+    return f"; if it is a repository of Hugging Face, `divine pull {hub}`"
+
+
 def _is_path(model: str) -> bool:
-    """Whether something that is not a folder lies there; a device is left for the reader to refuse."""
+    """Whether something other than a folder lies there; devices are for the reader to refuse."""
     path = Path(model)
     try:
         return path.exists() and not path.is_dir()
