@@ -1,0 +1,5 @@
+"""`python -m divine`: the command line."""
+
+from divine.cli.main import main
+
+main()

@@ -1,0 +1,113 @@
+"""The entry point: finds the command, runs it, and turns what goes wrong into one sentence.
+
+Exit codes: 0 done, 1 a DivineError (2 for UsageError and for wrong options), 130 after Ctrl-C.
+Only the called command's module is imported, and nothing heavy before its body runs, so that help
+is instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+import typer
+
+from divine import __version__
+from divine.cli.console import complain
+from divine.errors import DivineError
+
+# name -> (module with a function `command`, summary shown by --help)
+COMMANDS = {
+    "run": ("divine.cli.run", "Answer one prompt."),
+    "chat": ("divine.cli.chat", "Talk with a model."),
+    "inspect": ("divine.cli.inspect", "Show what a model file holds; nothing in it is run."),
+    "pull": ("divine.cli.pull", "Fetch a model."),
+    "list": ("divine.cli.list_models", "Show the models on this computer."),
+    "rm": ("divine.cli.rm", "Delete a fetched model."),
+    "bench": ("divine.cli.bench", "Measure speed here, as a share of what the memory allows."),
+    "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
+}
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """The console script `divine`."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; errors are told on standard error."""
+    if arguments == ["--version"]:  # a typer option here would cost each help page 0.1 s
+        sys.stdout.write(f"divine {__version__}\n")
+        return 0
+    try:
+        # Not standalone: typer would print its own errors. rich help costs 0.2 s, so it is off.
+        command = typer.main.get_command(_application(arguments))
+        result = command.main(arguments or ["--help"], prog_name="divine", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the edge: nobody above would tell it
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return _tell(error, arguments)
+
+
+def _tell(error: Exception, arguments: list[str]) -> int:
+    if isinstance(error, DivineError):
+        complain(str(error))
+        return error.exit_code
+    if hasattr(error, "format_message"):  # a wrong option, in typer's words
+        words = str(error.format_message()).strip().rstrip(".")
+        command = _called(arguments)
+        help_line = f"divine {command} --help" if command in COMMANDS else "divine --help"
+        complain(f"{words[:1].lower()}{words[1:]}; see `{help_line}`")
+        return 2
+    if isinstance(error, MemoryError):
+        complain("not enough memory")
+    elif isinstance(error, OSError) and error.errno:
+        where = f"{error.filename}: " if error.filename else ""
+        complain(f"{where}{(error.strerror or 'input or output failed').lower()}")
+    else:
+        complain(
+            f"internal error, {type(error).__name__}: {error}; "
+            "please report it with what --debug shows"
+        )
+    return 1
+
+
+def _called(arguments: list[str]) -> str:
+    """The command's name: the first argument that is no option (no global option takes a value)."""
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
+
+
+def _application(arguments: list[str]) -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    called = _called(arguments)
+    app.callback()(_top)
+    for name, (module, summary) in COMMANDS.items():
+        if name == called:
+            function = importlib.import_module(module).command
+            app.command(name, no_args_is_help=False)(function)
+        else:  # only its line in the list of commands is needed
+            app.command(name, help=summary)(_not_called)
+    return app
+
+
+def _not_called() -> None:
+    raise AssertionError("the called command was not loaded")
+
+
+def _top() -> None:
+    """Exact language models on ordinary computers; `divine --version` shows the version."""

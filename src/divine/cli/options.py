@@ -1,0 +1,154 @@
+"""The options that several commands share, in the spellings people know from other programs.
+
+An option that is not given is None and not passed on: the library's own defaults (and those in the
+model file) hold. Ranges are checked where the values are used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from divine.errors import UsageError
+
+ModelArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="A GGUF file, or the name of a pulled model."),
+]
+ModelOption: TypeAlias = Annotated[
+    str | None, typer.Option("-m", "--model", metavar="MODEL", help="The same as MODEL.")
+]
+HubOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "-hf",
+        "--hf-repo",
+        metavar="OWNER/REPO[:QUANT]",
+        help="A model of Hugging Face, fetched if it is not here.",
+    ),
+]
+Context: TypeAlias = Annotated[
+    int | None,
+    typer.Option("-c", "--ctx", "--ctx-size", metavar="N", help="Positions of context."),
+]
+Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option("-t", "--threads", metavar="N", help="Threads; physical cores by default."),
+]
+KvTypeOption: TypeAlias = Annotated[
+    Literal["f16", "q8_0"], typer.Option("--kv", help="Type of the key and value cache.")
+]
+BackendOption: TypeAlias = Annotated[
+    Literal["cpu", "reference"], typer.Option("--backend", help="What computes.")
+]
+MaxTokens: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "-n",
+        "--max-tokens",
+        "--n-predict",
+        metavar="N",
+        help="Tokens at most; -1 or nothing: to the end of the turn or of the context.",
+    ),
+]
+Temperature: TypeAlias = Annotated[
+    float | None, typer.Option("--temp", "--temperature", metavar="T", help="0 is greedy.")
+]
+TopK: TypeAlias = Annotated[
+    int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest; 0 is off.")
+]
+TopP: TypeAlias = Annotated[
+    float | None, typer.Option("--top-p", metavar="P", help="Keep the likeliest up to P in sum.")
+]
+MinP: TypeAlias = Annotated[
+    float | None, typer.Option("--min-p", metavar="P", help="Keep those above P x the best.")
+]
+Seed: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", help="Same seed, same text; drawn and shown otherwise."),
+]
+System: TypeAlias = Annotated[
+    str | None, typer.Option("-sys", "--system", metavar="TEXT", help="The system message.")
+]
+Stop: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("-r", "--stop", metavar="TEXT", help="End before TEXT; may be repeated."),
+]
+RepetitionPenalty: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--repeat-penalty",
+        "--repetition-penalty",
+        metavar="X",
+        help="Divides logits of tokens in prompt and answer; 1 is off.",
+    ),
+]
+FrequencyPenalty: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--frequency-penalty", metavar="X", help="Per occurrence in the answer."),
+]
+PresencePenalty: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--presence-penalty", metavar="X", help="Once if in the answer."),
+]
+LogitBias: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logit-bias", metavar="ID=X", help="Added to a token's logit; -inf bans; repeatable."
+    ),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Debug: TypeAlias = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error.")
+]  # read by cli.main; here so that every command accepts it
+
+_BIAS = re.compile(r"(\d+)(?:=|:|(?=[+-]))([+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf))", re.IGNORECASE)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def max_tokens(value: int | None) -> int | None:
+    """-1 is the known spelling of "no limit"; other negatives are mistakes."""
+    if value is not None and value < -1:
+        raise UsageError(f"-n is {value}; allowed is 0 or more, or -1 for no limit")
+    return None if value == -1 else value
+
+
+def logit_bias(items: list[str] | None) -> dict[int, float] | None:
+    """["15=-2.5", "7-inf"] as {15: -2.5, 7: -inf}."""
+    if not items:
+        return None
+    biases: dict[int, float] = {}
+    for item in items:
+        match = _BIAS.fullmatch(item.strip())
+        if not match or float(match[2]) == math.inf:
+            raise UsageError(
+                f"--logit-bias is {item!r}; allowed is ID=X, such as 15=-2.5 or 15=-inf"
+            )
+        biases[int(match[1])] = float(match[2])
+    return biases
+
+
+def select_model(model: str | None, option: str | None, hub: str | None) -> Path:
+    """The file that MODEL, -m or -hf means; -hf fetches it. Raises UsageError, DownloadError."""
+    from divine.store import parse_hub, resolve
+
+    named = [name for name in (model, option, hub) if name is not None]
+    if len(named) != 1:
+        found = "no model" if not named else "more than one model: " + ", ".join(named)
+        raise UsageError(f"{found}; give one, as MODEL, with -m or with -hf")
+    if hub is None:
+        return resolve(named[0])
+    name = parse_hub(hub, bare=True)
+    from divine.cli.progress import pull_with_progress
+    from divine.store.folder import find
+
+    stored = find(str(name))
+    return stored.path if stored else pull_with_progress(str(name))

@@ -1,0 +1,77 @@
+"""Where a prompt comes from: an argument, a file or standard input; exactly one, strictly UTF-8.
+
+A byte order mark at the start is dropped (it marks the encoding and is no text); NUL and all other
+characters are text. Line ends stay as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from divine.errors import UsageError
+
+LIMIT = 64 << 20  # bytes; far above any context, far below memory: /dev/zero ends here
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
+    """The prompt; "-" stands for standard input, which is also read when nothing else is given.
+
+    Raises UsageError when there is none, more than one, or bytes that are not UTF-8.
+    """
+    given = [name for name, value in _sources(argument, option, file) if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"the prompt is given by {' and by '.join(given)}; give it once")
+    text = argument if argument is not None else option
+    if text is not None and text != "-":
+        return _checked_argument(text)
+    if file is not None and file != "-":
+        return _read_file(Path(file))
+    if not given and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError("no prompt; give PROMPT, -f FILE, or text on standard input")
+    return _decode(_limited(sys.stdin.buffer, "standard input"), "standard input")
+
+
+def _sources(
+    argument: str | None, option: str | None, file: str | None
+) -> list[tuple[str, str | None]]:
+    return [("PROMPT", argument), ("-p", option), ("-f", file)]
+
+
+def _checked_argument(text: str) -> str:
+    # Bytes that are not UTF-8 arrive from the operating system as lone surrogates.
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        at = len(text[: error.start].encode())
+        raise UsageError(f"the prompt is not UTF-8 at byte {at}") from error
+    return text
+
+
+def _read_file(path: Path) -> str:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; -f takes a text file")
+    try:
+        with path.open("rb") as stream:
+            return _decode(_limited(stream, str(path)), str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:  # a NUL in the name
+        raise UsageError(f"{str(path)!r} is not a file name") from error
+
+
+def _limited(stream: BinaryIO, name: str) -> bytes:
+    data = stream.read(LIMIT + 1)
+    if len(data) > LIMIT:
+        raise UsageError(f"{name} is longer than {LIMIT >> 20} MiB, which no context holds")
+    return data
+
+
+def _decode(data: bytes, name: str) -> str:
+    skipped = len(_BOM) if data.startswith(_BOM) else 0
+    try:
+        return data[skipped:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not UTF-8 at byte {error.start + skipped}") from error
