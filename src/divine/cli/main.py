@@ -39,13 +39,16 @@ def main() -> None:
 
 def execute(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are told on standard error."""
-    if arguments == ["--version"]:  # a typer option here would cost each help page 0.1 s
+    if arguments == ["--version"]:
         sys.stdout.write(f"divine {__version__}\n")
         return 0
     try:
-        # Not standalone: typer would print its own errors. rich help costs 0.2 s, so it is off.
-        command = typer.main.get_command(_application(arguments))
-        result = command.main(arguments or ["--help"], prog_name="divine", standalone_mode=False)
+        # Not standalone: typer would print its own errors.
+        if arguments and arguments[0] in COMMANDS:
+            app, name, rest = _one(arguments[0]), f"divine {arguments[0]}", arguments[1:]
+        else:
+            app, name, rest = _all(), "divine", arguments or ["--help"]
+        result = typer.main.get_command(app).main(rest, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:  # whoever read our output has enough
@@ -65,8 +68,8 @@ def _tell(error: Exception, arguments: list[str]) -> int:
         return error.exit_code
     if hasattr(error, "format_message"):  # a wrong option, in typer's words
         words = str(error.format_message()).strip().rstrip(".")
-        command = _called(arguments)
-        help_line = f"divine {command} --help" if command in COMMANDS else "divine --help"
+        command = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+        help_line = f"divine {command} --help" if command else "divine --help"
         complain(f"{words[:1].lower()}{words[1:]}; see `{help_line}`")
         return 2
     if isinstance(error, MemoryError):
@@ -82,31 +85,34 @@ def _tell(error: Exception, arguments: list[str]) -> int:
     return 1
 
 
-def _called(arguments: list[str]) -> str:
-    """The command's name: the first argument that is no option (no global option takes a value)."""
-    return next((argument for argument in arguments if not argument.startswith("-")), "")
+def _one(name: str) -> typer.Typer:
+    """The called command alone: a group above it would cost each call 0.1 s."""
+    app = _empty()
+    app.command()(importlib.import_module(COMMANDS[name][0]).command)
+    return app
 
 
-def _application(arguments: list[str]) -> typer.Typer:
-    app = typer.Typer(
+def _all() -> typer.Typer:
+    """The list of commands, for help and for names that do not exist."""
+    app = _empty()
+    app.callback()(_top)
+    for name, (_, summary) in COMMANDS.items():
+        app.command(name, help=summary)(_not_loaded)
+    return app
+
+
+def _empty() -> typer.Typer:
+    # Help drawn by rich would cost 0.2 s.
+    return typer.Typer(
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    called = _called(arguments)
-    app.callback()(_top)
-    for name, (module, summary) in COMMANDS.items():
-        if name == called:
-            function = importlib.import_module(module).command
-            app.command(name, no_args_is_help=False)(function)
-        else:  # only its line in the list of commands is needed
-            app.command(name, help=summary)(_not_called)
-    return app
 
 
-def _not_called() -> None:
-    raise AssertionError("the called command was not loaded")
+def _not_loaded() -> None:
+    raise DivineError("options stand after the command: `divine COMMAND OPTIONS`")
 
 
 def _top() -> None:
