@@ -80,7 +80,8 @@ class Dialogue:
 
     def _read(self) -> str:
         """A message; a line that ends in a backslash goes on in the next."""
-        prompt, lines = "> ", []
+        prompt = "> "
+        lines: list[str] = []
         while True:
             try:
                 # On a terminal input() writes the prompt and edits the line.

@@ -1,0 +1,161 @@
+"""`divine inspect`: what a model file holds, from its header; no weight is read, no template run.
+
+Strings come from the file and may be anything: on a terminal they are escaped and cut, as JSON they
+are valid and whole. Long arrays (vocabularies) are shown by length and first elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from divine.cli import options
+from divine.cli.console import gigabytes, prepare_output, print_json, printable, write
+
+if TYPE_CHECKING:
+    from divine.gguf import GGUFFile, Metadata, TensorInfo
+
+_ELEMENTS = 8  # shown of an array
+_WIDTH = 100  # characters shown of a string
+_TEMPLATE = "tokenizer.chat_template"
+_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+
+
+def command(
+    model: options.ModelArgument = None,
+    model_option: options.ModelOption = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Show what a model file holds: sizes, metadata, tensors by type, bytes read per token."""
+    path = options.select_model(model, model_option, None)
+    prepare_output()
+    from divine.gguf import open_gguf
+
+    with open_gguf(path) as file:
+        if json:
+            print_json(_document(file, tensors))
+        else:
+            _show(file, tensors)
+
+
+def bytes_per_token(metadata: Metadata, tensors: Iterable[TensorInfo]) -> int:
+    """File bytes that decoding one token reads: every weight once.
+
+    Of an embedding table that is not the output matrix too, only one row; of experts, the share
+    that a token uses.
+    """
+    found = {tensor.name: tensor for tensor in tensors}
+    architecture = metadata.get("general.architecture")
+    experts = metadata.get(f"{architecture}.expert_count")
+    used = metadata.get(f"{architecture}.expert_used_count")
+    if not (isinstance(experts, int) and isinstance(used, int) and 0 < used <= experts):
+        experts = used = 1  # none, or nonsense: the loader refuses that, here it is shown
+    total = 0
+    for name, tensor in found.items():
+        if name == _EMBEDDING and _OUTPUT in found:
+            total += tensor.nbytes // max(1, tensor.shape[0])
+        elif "_exps." in name:
+            total += tensor.nbytes * used // experts
+        else:
+            total += tensor.nbytes
+    return total
+
+
+def _by_type(tensors: Iterable[TensorInfo]) -> dict[str, tuple[int, int, int]]:
+    """Block type -> (tensors, weights, bytes), the most bytes first."""
+    groups: dict[str, tuple[int, int, int]] = {}
+    for tensor in tensors:
+        count, weights, nbytes = groups.get(tensor.block_type, (0, 0, 0))
+        groups[tensor.block_type] = (count + 1, weights + _weights(tensor), nbytes + tensor.nbytes)
+    return dict(sorted(groups.items(), key=lambda item: -item[1][2]))
+
+
+def _weights(tensor: TensorInfo) -> int:
+    product = 1
+    for size in tensor.shape:
+        product *= size
+    return product
+
+
+def _document(file: GGUFFile, with_tensors: bool) -> dict[str, Any]:
+    tensors = list(file.tensors.values())
+    document: dict[str, Any] = {
+        "files": [{"path": str(p), "bytes": p.stat().st_size} for p in file.paths],
+        "version": file.version,
+        "weights": sum(map(_weights, tensors)),
+        "bytes_per_token": bytes_per_token(file.metadata, tensors),
+        "types": {
+            name: {"tensors": count, "weights": weights, "bytes": nbytes}
+            for name, (count, weights, nbytes) in _by_type(tensors).items()
+        },
+        "metadata": {key: _value(file.metadata, key) for key in file.metadata},
+    }
+    if with_tensors:
+        document["tensors"] = [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "type": tensor.block_type,
+                "bytes": tensor.nbytes,
+            }
+            for tensor in tensors
+        ]
+    return document
+
+
+def _value(metadata: Metadata, key: str) -> Any:
+    """The value, or of a long array its type, length and first elements."""
+    length = metadata.length(key)
+    if length is None or length <= _ELEMENTS:
+        return metadata[key]
+    return {
+        "type": metadata.type_name(key),
+        "length": length,
+        "first": metadata.first(key, _ELEMENTS),
+    }
+
+
+def _show(file: GGUFFile, with_tensors: bool) -> None:
+    tensors = list(file.tensors.values())
+    for path in file.paths:
+        write(f"{printable(str(path))}  {gigabytes(path.stat().st_size)}\n")
+    weights = sum(map(_weights, tensors))
+    reads = gigabytes(bytes_per_token(file.metadata, tensors))
+    write(f"GGUF version {file.version}, {len(tensors)} tensors, {weights / 1e6:,.1f} M weights\n")
+    write(f"a token reads {reads} of the file\n\n")
+    for name, (count, number, nbytes) in _by_type(tensors).items():
+        bits = 8 * nbytes / number if number else 0.0
+        write(
+            f"{name:8}{count:6} tensors {number / 1e6:10,.1f} M weights {gigabytes(nbytes):>10}"
+            f"{bits:8.2f} bits a weight\n"
+        )
+    write("\n")
+    width = max((len(printable(key)) for key in file.metadata), default=0)
+    for key in file.metadata:
+        if key != _TEMPLATE:
+            write(f"{printable(key):{min(width, 50)}}  {_text(file.metadata, key)}\n")
+    template = file.metadata.get(_TEMPLATE)
+    if isinstance(template, str):
+        lines = "\n".join("  " + printable(line) for line in template.splitlines())
+        write(f"\n{_TEMPLATE}\n{lines}\n")
+    if with_tensors:
+        write("\n")
+        for tensor in tensors:
+            shape = " x ".join(map(str, tensor.shape))
+            size = gigabytes(tensor.nbytes)
+            write(f"{printable(tensor.name):40} {tensor.block_type:8} {shape:18} {size:>10}\n")
+
+
+def _text(metadata: Metadata, key: str) -> str:
+    value = _value(metadata, key)
+    if isinstance(value, dict):
+        first = ", ".join(repr(item) for item in value["first"])
+        text = f"[{first}, ...] {value['length']:,} in all"
+    else:
+        text = value if isinstance(value, str) else repr(value)
+    text = printable(text)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
