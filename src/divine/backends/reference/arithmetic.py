@@ -18,6 +18,8 @@ from divine.program import Activation, Rope
 
 Floats = NDArray[np.float32]
 
+Q8_BLOCK = 32  # values of a head that share a scale in a q8_0 cache
+
 
 def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, x float32 [..., width]."""
@@ -84,7 +86,12 @@ def round_to_cache(x: Floats, kv_type: KvType) -> Floats:
     """
     if kv_type == "f16":
         return x.astype(np.float16).astype(np.float32)
-    return dequantize(quantize(x, "Q8_0"), "Q8_0", x.shape)
+    blocks = x.reshape(-1, Q8_BLOCK)
+    # A block with a number that is none has no scale: all of it becomes NaN, which logits show.
+    rounded = np.full_like(blocks, np.nan)
+    finite = np.isfinite(blocks).all(axis=1)
+    rounded[finite] = dequantize(quantize(blocks[finite], "Q8_0"), "Q8_0", blocks[finite].shape)
+    return rounded.reshape(x.shape)
 
 
 def _f32(x: NDArray[Any]) -> Floats:

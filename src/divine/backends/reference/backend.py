@@ -27,6 +27,7 @@ from divine.backends.base import (
     WeightSource,
 )
 from divine.backends.reference.arithmetic import (
+    Q8_BLOCK,
     activate,
     attend,
     log_sum_exp,
@@ -42,7 +43,6 @@ from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Op, P
 from divine.program.program import FINAL_TAP
 
 MAX_ROWS = 1024  # of one pass; any number would do
-Q8_BLOCK = 32
 
 Floats = NDArray[np.float32]
 
