@@ -1,0 +1,1 @@
+"""Text and tokens: tokenizers from GGUF metadata, incremental decoding, chat templates."""

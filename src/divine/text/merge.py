@@ -1,0 +1,266 @@
+"""Pair merging: the heart of byte-pair encoding, for merge lists and for SentencePiece scores alike.
+
+A word starts as single characters; the adjacent pair of lowest rank, leftmost first, is joined until
+no pair has a rank (Sennrich et al. 2016; Kudo and Richardson 2018). Small inputs use a heap; large
+ones (a megabyte without a boundary) join all pairs of one rank at once with NumPy, so time stays
+about linear. Both give the same pieces. Knows nothing about bytes, words or special tokens.
+
+Written here and not taken from HF `tokenizers`: that library cannot rank by score with ties to the
+left, and needs 0.5 s to take in a vocabulary of 151,936 tokens where two dictionaries take 0.1 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+CACHED_WORDS = 1 << 16  # forget all of them when there are more: a bound, not a tuning knob
+CACHED_LENGTH = 64
+BULK_CHARACTERS = 100_000  # from here on the rounds of NumPy are cheaper than the heap
+_NONE = np.iinfo(np.int32).max  # rank of a pair that cannot be joined
+
+Ints = NDArray[np.int32]
+
+
+class PairMerger:
+    """Turns words into token ids.
+
+    `ranks` maps left + `joint` + right to the rank of that pair: joint " " for a merge list, where
+    the parts matter, "" for scores, where only their concatenation does. `ids` maps a piece to its
+    token; `spell` gives the tokens of a piece that is none. `prepare` maps a word to the characters
+    that are merged. With `whole_words` a word that is a token is taken as it is (tiktoken's way).
+    """
+
+    def __init__(
+        self,
+        ids: dict[str, int],
+        ranks: dict[str, int],
+        joint: str,
+        spell: Callable[[str], list[int]],
+        prepare: Callable[[str], str] = str,
+        whole_words: Callable[[str], bool] = lambda word: False,
+    ) -> None:
+        self._ids = ids
+        self._ranks = ranks
+        self._joint = joint
+        self._spell = spell
+        self._prepare = prepare
+        self._whole_words = whole_words
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, words: list[str]) -> list[int]:
+        """Token ids of consecutive words; merges never cross from one word into the next."""
+        known = {word: ids for word in set(words) if (ids := self._cache.get(word)) is not None}
+        missing = list(dict.fromkeys(word for word in words if word not in known))
+        if missing:
+            found = dict(zip(missing, self._merge_all(missing), strict=True))
+            self._remember(found)
+            known |= found
+        return list(chain.from_iterable(map(known.__getitem__, words)))
+
+    def _remember(self, found: dict[str, list[int]]) -> None:
+        short = {word: ids for word, ids in found.items() if len(word) <= CACHED_LENGTH}
+        if len(self._cache) + len(short) > CACHED_WORDS:
+            self._cache = {}
+        if len(short) <= CACHED_WORDS:
+            self._cache.update(short)
+
+    def _merge_all(self, words: list[str]) -> list[list[int]]:
+        prepared = [self._prepare(word) for word in words]
+        whole = [self._ids[word] if self._takes_whole(word) else None for word in prepared]
+        rest = [word for word, token in zip(prepared, whole, strict=True) if token is None]
+        merged = iter(self._merge(rest))
+        return [next(merged) if token is None else [token] for token in whole]
+
+    def _takes_whole(self, word: str) -> bool:
+        return word in self._ids and self._whole_words(word)
+
+    def _merge(self, words: list[str]) -> Iterable[list[int]]:
+        if sum(map(len, words)) >= BULK_CHARACTERS:
+            in_bulk = self._table.merge(words)
+            if in_bulk is not None:
+                return (list(chain.from_iterable(map(self._tokens, word))) for word in in_bulk)
+        return (list(chain.from_iterable(map(self._tokens, self._by_heap(word)))) for word in words)
+
+    def _tokens(self, piece: str) -> list[int]:
+        token = self._ids.get(piece)
+        return self._spell(piece) if token is None else [token]
+
+    def _by_heap(self, word: str) -> list[str]:
+        """The pieces of one word, in O(n log n)."""
+        ranks, joint = self._ranks, self._joint
+        pieces = list(word)
+        end = len(pieces)
+        after = list(range(1, end + 1))
+        before = list(range(-1, end - 1))
+        heap = []
+        for i in range(end - 1):
+            key = pieces[i] + joint + pieces[i + 1]
+            rank = ranks.get(key)
+            if rank is not None:
+                heap.append((rank, i, key))
+        heapify(heap)
+        while heap:
+            _, left, key = heappop(heap)
+            right = after[left]
+            if right == end or not pieces[left] or pieces[left] + joint + pieces[right] != key:
+                continue  # one of the two has been merged with another neighbour meanwhile
+            pieces[left] += pieces[right]
+            pieces[right] = ""
+            following = after[left] = after[right]
+            if following != end:
+                before[following] = left
+                key = pieces[left] + joint + pieces[following]
+                if (rank := ranks.get(key)) is not None:
+                    heappush(heap, (rank, left, key))
+            previous = before[left]
+            if previous >= 0:
+                key = pieces[previous] + joint + pieces[left]
+                if (rank := ranks.get(key)) is not None:
+                    heappush(heap, (rank, previous, key))
+        return [piece for piece in pieces if piece]
+
+    @cached_property
+    def _table(self) -> _PairTable:
+        return _PairTable(self._ranks, self._joint)
+
+
+class _PairTable:
+    """The ranks as sorted arrays, to look up many pairs at once. Pieces are numbered here anew."""
+
+    def __init__(self, ranks: dict[str, int], joint: str) -> None:
+        self._numbers: dict[str, int] = {}
+        if joint:
+            sides = [key.split(joint) for key in ranks if key.count(joint) == 1]
+            pairs = [(left, right, ranks[left + joint + right]) for left, right in sides]
+        else:
+            pairs = [
+                (key[:cut], key[cut:], rank)
+                for key, rank in ranks.items()
+                for cut in range(1, len(key))
+                if (cut == 1 or key[:cut] in ranks) and (cut == len(key) - 1 or key[cut:] in ranks)
+            ]
+        number = self._number
+        rows = [(number(a), number(b), number(a + b), rank) for a, b, rank in pairs]
+        columns = np.array(rows, np.int64).reshape(-1, 4)
+        self._texts = list(self._numbers)
+        self._base = len(self._texts) + 1
+        keys = columns[:, 0] * self._base + columns[:, 1]
+        order = np.argsort(keys)
+        self._keys = np.append(keys[order], np.iinfo(np.int64).max)
+        self._joined = np.append(columns[order, 2], 0).astype(np.int32)
+        self._rank = np.append(columns[order, 3], _NONE).astype(np.int32)
+
+    def _number(self, piece: str) -> int:
+        return self._numbers.setdefault(piece, len(self._numbers))
+
+    def merge(self, words: list[str]) -> list[list[str]] | None:
+        """The pieces of each word, or None where joining one rank at a time would differ.
+
+        It would where a join makes a pair that ranks before the one just joined; vocabularies that
+        were trained do not have such pairs.
+        """
+        text = "".join(words)
+        size = len(text)
+        starts = np.cumsum([0, *map(len, words)])
+        pieces = self._characters(text)  # [size + 1]; the last is a stop that joins with nothing
+        after: Ints = np.arange(1, size + 2, dtype=np.int32)
+        before: Ints = np.arange(-1, size, dtype=np.int32)
+        after[starts[1:] - 1] = size
+        before[starts[:-1]] = size
+        after[size] = before[size] = size
+        queue = _RankQueue()
+        rank, joined = self._look_up(pieces, pieces[after])
+        alive = np.ones(size + 1, bool)
+        queue.push(np.arange(size, dtype=np.int32), rank[:size])
+        while queue:
+            lowest, places = queue.pop()
+            places = _without_overlap(places[rank[places] == lowest], after)
+            right = after[places]
+            pieces[places] = joined[places]
+            alive[right] = False
+            rank[right] = _NONE
+            after[places] = after[right]
+            before[after[right]] = places
+            touched = np.unique(np.concatenate((places, before[places])))
+            touched = touched[touched != size]
+            new_rank, joined[touched] = self._look_up(pieces[touched], pieces[after[touched]])
+            rank[touched] = new_rank
+            if new_rank.size and new_rank.min() <= lowest:
+                return None
+            queue.push(touched, new_rank)
+        return self._collect(words, text, starts, pieces, alive)
+
+    def _characters(self, text: str) -> Ints:
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        distinct, where = np.unique(codes, return_inverse=True)
+        numbers = [self._numbers.get(chr(code), -1) for code in distinct.tolist()]
+        return np.append(np.array(numbers, np.int32)[where], np.int32(-1))
+
+    def _look_up(self, left: Ints, right: Ints) -> tuple[Ints, Ints]:
+        """Rank (_NONE if they cannot be joined) and joined piece of each pair."""
+        keys = left.astype(np.int64) * self._base + right
+        keys[(left < 0) | (right < 0)] = -1
+        place = np.searchsorted(self._keys, keys)
+        rank = np.where(self._keys[place] == keys, self._rank[place], np.int32(_NONE))
+        return rank, self._joined[place]
+
+    def _collect(
+        self,
+        words: list[str],
+        text: str,
+        starts: NDArray[np.int64],
+        pieces: Ints,
+        alive: NDArray[np.bool_],
+    ) -> list[list[str]]:
+        places = np.flatnonzero(alive[:-1])
+        names = [
+            self._texts[piece] if piece >= 0 else text[place]
+            for piece, place in zip(pieces[places].tolist(), places.tolist(), strict=True)
+        ]
+        cuts = np.searchsorted(places, starts).tolist()
+        return [names[cuts[i] : cuts[i + 1]] for i in range(len(words))]
+
+
+class _RankQueue:
+    """Places of pairs by rank, lowest rank first; all places of a rank come out together."""
+
+    def __init__(self) -> None:
+        self._ranks: list[int] = []
+        self._places: dict[int, list[Ints]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def push(self, places: Ints, ranks: Ints) -> None:
+        useful = ranks != _NONE
+        places, ranks = places[useful], ranks[useful]
+        if not places.size:
+            return
+        order = np.argsort(ranks, kind="stable")
+        places, ranks = places[order], ranks[order]
+        cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            rank = int(ranks[start])
+            if rank not in self._places:
+                self._places[rank] = []
+                heappush(self._ranks, rank)
+            self._places[rank].append(places[start:stop])
+
+    def pop(self) -> tuple[int, Ints]:
+        rank = heappop(self._ranks)
+        return rank, np.unique(np.concatenate(self._places.pop(rank)))
+
+
+def _without_overlap(places: Ints, after: Ints) -> Ints:
+    """Of pairs that share a piece (a chain: each starts where the last one's second is) every other."""
+    chained = np.zeros(places.size, bool)
+    chained[1:] = places[1:] == after[places[:-1]]
+    index = np.arange(places.size)
+    start = np.maximum.accumulate(np.where(chained, 0, index))
+    return places[(index - start) % 2 == 0]

@@ -1,0 +1,134 @@
+"""The vocabulary of a GGUF file: token texts, their types, scores and the ids with a meaning.
+
+Reads and checks the keys tokenizer.ggml.*; everything wrong there is found here, when the model is
+loaded. How text is cut and merged into tokens is in bytelevel.py and sentencepiece.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from divine.errors import FormatError
+from divine.gguf import Metadata, keys
+
+# Texts that end a generation wherever they are a token, whatever the keys say.
+END_TEXTS = frozenset(
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
+    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> "
+    "<｜end▁of▁sentence｜> [e~[ "
+    # fill-in-the-middle: padding, repository and file separators
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> "
+    "<reponame> <|file_sep|>".split()
+)
+_PADDING_NAME = re.compile(r"\[PAD(\d+)\]")
+
+
+class TokenType(IntEnum):
+    """tokenizer.ggml.token_type."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token texts and types by id, and the special ids."""
+
+    file: str
+    texts: list[str]
+    raw: dict[int, bytes]  # bytes of the tokens whose text is not UTF-8
+    types: list[int]
+    bos_id: int | None
+    eos_id: int | None
+    unknown_id: int | None
+    end_ids: frozenset[int]
+    kept_whole: frozenset[int]  # user-defined tokens that ordinary text is parsed for
+
+    @classmethod
+    def read(cls, metadata: Metadata, file: str, *, sentencepiece: bool) -> Vocabulary:
+        """Raises FormatError naming the key, or the token's id, that is wrong."""
+        texts = metadata.strings(keys.TOKENS)
+        if not texts:
+            raise FormatError(f"{file}: {keys.TOKENS} is empty; a vocabulary needs tokens")
+        types = _types(metadata, file, texts)
+        has_unknown = types[0] == TokenType.UNKNOWN
+        defaults = (1, 2, 0 if has_unknown else None) if sentencepiece else (None, None, None)
+        bos, eos, unknown = (
+            _token_id(metadata, key, len(texts), default)
+            for key, default in zip(
+                (keys.BOS_ID, keys.EOS_ID, keys.UNKNOWN_ID), defaults, strict=True
+            )
+        )
+        turn_ends = (
+            _token_id(metadata, key, len(texts), None) for key in (keys.EOT_ID, keys.EOM_ID)
+        )
+        by_text = {id_ for id_, text in enumerate(texts) if text in END_TEXTS}
+        ends = frozenset(by_text | {id_ for id_ in (eos, *turn_ends) if id_ is not None})
+        template = metadata.str(keys.CHAT_TEMPLATE, "")
+        whole = frozenset(
+            id_
+            for id_, kind in enumerate(types)
+            if kind == TokenType.USER_DEFINED
+            and id_ not in ends
+            and (not (text := texts[id_]).strip(" \t\r\n\u2581") or text not in template)
+        )
+        raw = _not_utf8(metadata, texts)
+        return cls(file, texts, raw, types, bos, eos, unknown, ends, whole)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def of_type(self, *types: TokenType) -> dict[str, int]:
+        """Text to id of the tokens of these types; of equal texts the last one counts."""
+        return {
+            text: id_
+            for id_, (text, kind) in enumerate(zip(self.texts, self.types, strict=True))
+            if kind in types and text and id_ not in self.raw
+        }
+
+
+def _types(metadata: Metadata, file: str, texts: list[str]) -> list[int]:
+    types = metadata.ints(keys.TOKEN_TYPES, default=None)
+    if types is None:
+        return [TokenType.NORMAL] * len(texts)
+    if len(types) != len(texts):
+        raise FormatError(
+            f"{file}: {keys.TOKEN_TYPES} has {len(types)} entries; it must have one for each of "
+            f"the {len(texts)} tokens"
+        )
+    if not set(types) <= set(TokenType):
+        id_ = next(i for i, kind in enumerate(types) if kind not in set(TokenType))
+        raise FormatError(
+            f"{file}: token {id_} has the type {types[id_]} in {keys.TOKEN_TYPES}; types are 0 to 6"
+        )
+    for id_, kind in enumerate(types):
+        # Older converters call the padding of the vocabulary user-defined; no text ever means it.
+        if kind == TokenType.USER_DEFINED:
+            padding = _PADDING_NAME.fullmatch(texts[id_])
+            if padding and padding[1] == str(id_):
+                types[id_] = TokenType.UNUSED
+    return types
+
+
+def _token_id(metadata: Metadata, key: str, size: int, default: int | None) -> int | None:
+    if key not in metadata:
+        return default if default is not None and default < size else None
+    return metadata.int(key, minimum=0, maximum=size - 1)
+
+
+def _not_utf8(metadata: Metadata, texts: list[str]) -> dict[int, bytes]:
+    if not any("\ufffd" in text for text in texts):
+        return {}
+    exact = metadata.strings_bytes(keys.TOKENS)
+    return {
+        id_: exact[id_]
+        for id_, text in enumerate(texts)
+        if "\ufffd" in text and exact[id_] != text.encode()
+    }
