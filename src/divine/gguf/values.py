@@ -109,8 +109,7 @@ def decode(kind: ValueType, buffer: Any, start: int, limit: int | None = None) -
     start += ARRAY_HEAD.size
     count = count if limit is None else min(count, limit)
     if element is ValueType.STRING:
-        raws, end = read_strings(buffer, start, count)
-        return [raw.decode("utf-8", "replace") for raw in raws], end
+        return read_texts(buffer, start, count)
     if element is ValueType.ARRAY:
         values = []
         for _ in range(count):
@@ -126,14 +125,52 @@ def decode(kind: ValueType, buffer: Any, start: int, limit: int | None = None) -
 
 def read_strings(buffer: Any, start: int, count: int) -> tuple[list[bytes], int]:
     """The bytes of `count` consecutive strings, and the position after them."""
-    unpack = U64.unpack_from
+    joined, end = _join(buffer, start, count)
+    if joined is not None:
+        return joined.split(_SEPARATOR)[1:], end
     raws: list[bytes] = []
-    append = raws.append
     for _ in range(count):
         begin = start + 8
-        start = begin + unpack(buffer, start)[0]
-        append(buffer[begin:start])
+        start = begin + U64.unpack_from(buffer, start)[0]
+        raws.append(buffer[begin:start])
     return raws, start
+
+
+def read_texts(buffer: Any, start: int, count: int) -> tuple[list[str], int]:
+    """Like read_strings(), decoded with U+FFFD for bytes that are no UTF-8."""
+    joined, end = _join(buffer, start, count)
+    if joined is not None:
+        return joined.decode("utf-8", "replace").split(_SEPARATOR.decode())[1:], end
+    raws, end = read_strings(buffer, start, count)
+    return [raw.decode("utf-8", "replace") for raw in raws], end
+
+
+# The last code point, a noncharacter that text does not hold. As UTF-8 it cannot overlap itself.
+_SEPARATOR = "\U0010ffff".encode()
+_MAX_JOINED = 1 << 26  # bytes: bounds the copies made by _join()
+
+
+def _join(buffer: Any, start: int, count: int) -> tuple[bytes | None, int]:
+    """The strings in one piece, each led by the separator, and the position after them.
+
+    Splitting that is four times as fast as slicing out 300,000 strings one by one, which would take
+    a noticeable part of a program's start. None when it is not worth it or not possible.
+    """
+    unpack, end = U64.unpack_from, start
+    heads = []
+    for _ in range(count):
+        heads.append(end)
+        end += 8 + unpack(buffer, end)[0]
+    if count < 16 or end - start > _MAX_JOINED:
+        return None, end
+    data = np.frombuffer(buffer, np.uint8, end - start, start).copy()
+    positions = np.array(heads)[:, None] - start
+    # Of the 8 bytes of each length, 4 go and 4 become the separator.
+    data[positions + np.arange(4, 8)] = np.frombuffer(_SEPARATOR, np.uint8)
+    keep = np.ones(len(data), np.bool_)
+    keep[positions + np.arange(4)] = False
+    joined = data[keep].tobytes()
+    return (joined if joined.count(_SEPARATOR) == count else None), end
 
 
 def _read_string(buffer: Any, start: int) -> tuple[bytes, int]:
