@@ -1,0 +1,83 @@
+// Python's view of sampling: checks at the border, no arithmetic.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+
+#include "../sampling.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Logits = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void check(const Logits& logits) {
+  if (logits.size() == 0 || logits.size() > std::numeric_limits<std::int32_t>::max()) {
+    throw std::invalid_argument("logits must hold between 1 and 2^31 - 1 values");
+  }
+  if (reinterpret_cast<std::uintptr_t>(logits.data()) % alignof(float) != 0) {
+    throw std::invalid_argument("logits must be aligned to 4 bytes");
+  }
+}
+
+std::int32_t sample(const Logits& logits, double temperature, std::int64_t top_k, double top_p,
+                    double min_p, std::uint64_t seed, std::uint32_t choice,
+                    std::uint32_t position) {
+  check(logits);
+  if (!(temperature >= 0.0) || !std::isfinite(temperature) ||
+      (temperature > 0.0 && temperature < 1e-30)) {
+    throw std::invalid_argument("temperature must be 0 or a finite number of at least 1e-30");
+  }
+  if (!(top_p >= 0.0) || !(min_p >= 0.0) || !(min_p <= 1.0)) {
+    throw std::invalid_argument("top_p and min_p must be between 0 and 1");
+  }
+  if (min_p > 0.0 && min_p < 1e-300) min_p = 0.0;
+  return divine::sampling::sample(logits.data(), logits.size(), {temperature, top_k, top_p, min_p},
+                                  {seed, choice, position});
+}
+
+nb::object gumbel(std::uint64_t seed, std::uint32_t choice, std::uint32_t position,
+                  const Tokens& tokens) {
+  auto* values = new double[tokens.size()];
+  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    values[i] = divine::sampling::gumbel({seed, choice, position},
+                                         static_cast<std::uint32_t>(tokens.data()[i]));
+  }
+  return nb::ndarray<nb::numpy, double, nb::ndim<1>>(values, {tokens.size()}, owner).cast();
+}
+
+nb::list log_probabilities(const Logits& logits, std::int32_t chosen, std::uint32_t top) {
+  check(logits);
+  if (chosen < 0 || static_cast<std::size_t>(chosen) >= logits.size()) {
+    throw std::invalid_argument("chosen must be the index of a logit");
+  }
+  nb::list out;
+  for (const auto& entry :
+       divine::sampling::log_probabilities(logits.data(), logits.size(), chosen, top)) {
+    out.append(nb::make_tuple(entry.token, entry.logprob));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_& m) {
+  m.def("sample", &sample, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
+        "seed"_a, "choice"_a, "position"_a,
+        "Choose a token from float32 logits [vocabulary]: top-k, top-p, min-p, then the argmax of\n"
+        "logit / temperature plus the noise of (seed, choice, position). -1 if a logit is NaN or\n"
+        "+infinity, or none is finite.");
+  m.def("gumbel", &gumbel, "seed"_a, "choice"_a, "position"_a, "tokens"_a.noconvert(),
+        "The noise of each token id, float64 [n].");
+  m.def("log_probabilities", &log_probabilities, "logits"_a.noconvert(), "chosen"_a, "top"_a,
+        "[(token, log-softmax)] of the chosen token, then of the `top` most probable; empty where\n"
+        "sample() returns -1.");
+}

@@ -1,0 +1,17 @@
+"""Parameters, logit processors and the shared-noise sampler."""
+
+from divine.sampling.params import SamplingParams, check_integer, check_number
+from divine.sampling.processors import LogitBias, LogitProcessor, Penalties
+from divine.sampling.sampler import Sampler, TokenLogprob, log_probabilities
+
+__all__ = [
+    "LogitBias",
+    "LogitProcessor",
+    "Penalties",
+    "Sampler",
+    "SamplingParams",
+    "TokenLogprob",
+    "check_integer",
+    "check_number",
+    "log_probabilities",
+]
