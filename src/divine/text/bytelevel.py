@@ -6,7 +6,6 @@ Special tokens are cut out before; this module never sees them as text to encode
 
 from __future__ import annotations
 
-
 from divine.errors import FormatError
 from divine.gguf import Metadata, keys
 from divine.text.merge import PairMerger
@@ -35,8 +34,8 @@ class ByteLevelBPE:
         """Raises FormatError if the merges are missing."""
         self._vocabulary = vocabulary
         self._pre_tokenizer = pre_tokenizer
-        hidden = vocabulary.of_type(TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN)
-        self._ids = dict(zip(vocabulary.texts, range(len(vocabulary)), strict=True))
+        hidden = vocabulary.odd_of_type(TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN)
+        self._ids = vocabulary.ids
         self._merger = PairMerger(
             self._ids,
             merge_ranks(metadata, vocabulary, hidden),
@@ -90,11 +89,9 @@ def merge_ranks(
             f"{vocabulary.file}: {keys.MERGES} is missing; a byte-pair tokenizer cannot work "
             "without its merges"
         )
-    if len(merges) > 1 << 24:
-        raise FormatError(
-            f"{vocabulary.file}: {keys.MERGES} has {len(merges)} entries; 16777216 are allowed"
-        )
-    ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
+    ranks = dict(zip(merges, range(len(merges)), strict=True))
+    if len(ranks) != len(merges):  # of equal merges the first one counts
+        ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
     for text in hidden:
         for cut in range(1, len(text)) if len(text) < 200 else ():
             ranks.pop(f"{text[:cut]} {text[cut:]}", None)

@@ -20,7 +20,7 @@ class IncrementalDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id_: int) -> str:
-        """The text that this token completes, often "". Raises UsageError for an id that is none."""
+        """The text that this token completes, often "". Raises UsageError for an unknown id."""
         data = self._token_bytes(id_)
         if data and self._drop_space:
             data = data.removeprefix(b" ")
@@ -28,7 +28,7 @@ class IncrementalDecoder:
         return self._utf8.decode(data)
 
     def finish(self) -> str:
-        """U+FFFD if a character was left incomplete, else ""; the decoder can be used anew after."""
+        """U+FFFD if a character was left incomplete, else ""."""
         text = self._utf8.decode(b"", final=True)
         self._utf8.reset()
         return text

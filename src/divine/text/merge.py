@@ -1,9 +1,9 @@
-"""Pair merging: the heart of byte-pair encoding, for merge lists and for SentencePiece scores alike.
+"""Pair merging: the heart of byte-pair encoding, for merge lists and SentencePiece scores alike.
 
-A word starts as single characters; the adjacent pair of lowest rank, leftmost first, is joined until
-no pair has a rank (Sennrich et al. 2016; Kudo and Richardson 2018). Small inputs use a heap; large
-ones (a megabyte without a boundary) join all pairs of one rank at once with NumPy, so time stays
-about linear. Both give the same pieces. Knows nothing about bytes, words or special tokens.
+A word starts as single characters; the adjacent pair of lowest rank, leftmost first, is joined
+until no pair has a rank (Sennrich et al. 2016; Kudo and Richardson 2018). Small inputs use a heap;
+large ones (a megabyte without a boundary) join all pairs of one rank at once with NumPy, so time
+stays about linear. Both give the same pieces. Knows nothing about bytes, words or special tokens.
 
 Written here and not taken from HF `tokenizers`: that library cannot rank by score with ties to the
 left, and needs 0.5 s to take in a vocabulary of 151,936 tokens where two dictionaries take 0.1 s.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,7 +245,7 @@ class _RankQueue:
         order = np.argsort(ranks, kind="stable")
         places, ranks = places[order], ranks[order]
         cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             rank = int(ranks[start])
             if rank not in self._places:
                 self._places[rank] = []
@@ -258,9 +258,10 @@ class _RankQueue:
 
 
 def _without_overlap(places: Ints, after: Ints) -> Ints:
-    """Of pairs that share a piece (a chain: each starts where the last one's second is) every other."""
+    """Every other pair of a chain (each starts where the last one's second piece is)."""
     chained = np.zeros(places.size, bool)
     chained[1:] = places[1:] == after[places[:-1]]
     index = np.arange(places.size)
     start = np.maximum.accumulate(np.where(chained, 0, index))
-    return places[(index - start) % 2 == 0]
+    kept: Ints = places[(index - start) % 2 == 0]
+    return kept

@@ -17,7 +17,7 @@ from divine.text.vocabulary import TokenType, Vocabulary
 
 SPACE = "\u2581"
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# A word begins where spaces do, and no piece reaches over its end (checked when the vocabulary is read).
+# A word begins where spaces do; no piece reaches over its end (checked when a vocabulary is read).
 _WORDS = re.compile(f"{SPACE}+[^{SPACE}]*|[^{SPACE}]+")
 _LINES_AND_WORDS = re.compile(f"\n+|{SPACE}+[^{SPACE}\n]*|[^{SPACE}\n]+")
 _LINES = re.compile("\n+|[^\n]+")
@@ -32,14 +32,16 @@ class SentencePieceBPE:
         self._bytes = _byte_tokens(vocabulary)
         self._byte_of = {id_: byte for byte, id_ in self._bytes.items()}
         self._space_prefix = metadata.bool(keys.ADD_SPACE_PREFIX, scored)
-        ids = vocabulary.of_type(TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNDEFINED)
+        hidden = vocabulary.odd_of_type(
+            TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN, TokenType.BYTE
+        )
+        ids = {text: id_ for text, id_ in vocabulary.ids.items() if text not in hidden}
         separate = not re.search(f"[^{SPACE}\0]{SPACE}", "\0".join(ids))
         if scored:
             ranks = _score_ranks(metadata, vocabulary, ids)
             self._words = _WORDS if separate else None
             self._merger = PairMerger(ids, ranks, "", self._spell)
         else:
-            hidden = vocabulary.of_type(TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN)
             ranks = merge_ranks(metadata, vocabulary, hidden)
             self._words = _LINES_AND_WORDS if separate else _LINES
             self._merger = PairMerger(ids, ranks, " ", self._spell, whole_words=_newlines)

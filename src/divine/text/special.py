@@ -20,10 +20,7 @@ class SpecialSplitter:
 
     def split(self, text: str) -> Iterator[str | int]:
         """The pieces of text (never empty) and the ids of the tokens between them, in order."""
-        if self._pattern is None:
-            parts = [text]
-        else:
-            parts = self._pattern.split(text)
+        parts = [text] if self._pattern is None else self._pattern.split(text)
         for index, part in enumerate(parts):
             if index % 2:
                 yield self._ids[part]

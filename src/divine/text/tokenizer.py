@@ -153,7 +153,7 @@ class Tokenizer:
     def specials(self) -> SpecialSplitter:
         """All tokens that special=True finds in text."""
         types = (TokenType.CONTROL, TokenType.USER_DEFINED)
-        return SpecialSplitter(self._vocabulary.of_type(*types))
+        return SpecialSplitter(self._vocabulary.odd_of_type(*types))
 
     def _shown(self, id_: int) -> bytes:
         self._check(id_)

@@ -10,18 +10,21 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
 from divine.errors import FormatError
 from divine.gguf import Metadata, keys
 
-# Texts that end a generation wherever they are a token, whatever the keys say.
-END_TEXTS = frozenset(
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
-    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> "
-    "<｜end▁of▁sentence｜> [e~[ "
-    # fill-in-the-middle: padding, repository and file separators
-    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> "
-    "<reponame> <|file_sep|>".split()
-)
+# Texts that end a generation wherever they are a token, whatever the keys say; the last two lines
+# are fill-in-the-middle's padding, repository and file separators.
+_END_TEXTS = """
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> </s> <|eom_id|>
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response>
+    <\uff5cend\u2581of\u2581sentence\uff5c> [e~[
+    <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO>
+    <reponame> <|file_sep|>
+"""
+END_TEXTS = frozenset(_END_TEXTS.split())
 _PADDING_NAME = re.compile(r"\[PAD(\d+)\]")
 
 
@@ -43,8 +46,10 @@ class Vocabulary:
 
     file: str
     texts: list[str]
+    ids: dict[str, int]  # by text; of equal texts the last one counts
     raw: dict[int, bytes]  # bytes of the tokens whose text is not UTF-8
     types: list[int]
+    odd: list[int]  # the tokens that are not NORMAL
     bos_id: int | None
     eos_id: int | None
     unknown_id: int | None
@@ -69,28 +74,30 @@ class Vocabulary:
         turn_ends = (
             _token_id(metadata, key, len(texts), None) for key in (keys.EOT_ID, keys.EOM_ID)
         )
-        by_text = {id_ for id_, text in enumerate(texts) if text in END_TEXTS}
+        numbers = dict(zip(texts, range(len(texts)), strict=True))
+        by_text = {numbers[text] for text in END_TEXTS if text in numbers}
         ends = frozenset(by_text | {id_ for id_ in (eos, *turn_ends) if id_ is not None})
         template = metadata.str(keys.CHAT_TEMPLATE, "")
+        odd: list[int] = np.flatnonzero(np.array(types) != TokenType.NORMAL).tolist()
         whole = frozenset(
             id_
-            for id_, kind in enumerate(types)
-            if kind == TokenType.USER_DEFINED
+            for id_ in odd
+            if types[id_] == TokenType.USER_DEFINED
             and id_ not in ends
             and (not (text := texts[id_]).strip(" \t\r\n\u2581") or text not in template)
         )
         raw = _not_utf8(metadata, texts)
-        return cls(file, texts, raw, types, bos, eos, unknown, ends, whole)
+        return cls(file, texts, numbers, raw, types, odd, bos, eos, unknown, ends, whole)
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def of_type(self, *types: TokenType) -> dict[str, int]:
-        """Text to id of the tokens of these types; of equal texts the last one counts."""
+    def odd_of_type(self, *types: TokenType) -> dict[str, int]:
+        """Text to id of the tokens of these types, none of them NORMAL."""
         return {
-            text: id_
-            for id_, (text, kind) in enumerate(zip(self.texts, self.types, strict=True))
-            if kind in types and text and id_ not in self.raw
+            self.texts[id_]: id_
+            for id_ in self.odd
+            if self.types[id_] in types and self.texts[id_] and id_ not in self.raw
         }
 
 
@@ -110,10 +117,8 @@ def _types(metadata: Metadata, file: str, texts: list[str]) -> list[int]:
         )
     for id_, kind in enumerate(types):
         # Older converters call the padding of the vocabulary user-defined; no text ever means it.
-        if kind == TokenType.USER_DEFINED:
-            padding = _PADDING_NAME.fullmatch(texts[id_])
-            if padding and padding[1] == str(id_):
-                types[id_] = TokenType.UNUSED
+        if kind == 4 and (padding := _PADDING_NAME.fullmatch(texts[id_])):
+            types[id_] = TokenType.UNUSED if padding[1] == str(id_) else kind
     return types
 
 
@@ -124,7 +129,7 @@ def _token_id(metadata: Metadata, key: str, size: int, default: int | None) -> i
 
 
 def _not_utf8(metadata: Metadata, texts: list[str]) -> dict[int, bytes]:
-    if not any("\ufffd" in text for text in texts):
+    if "\ufffd" not in "".join(texts):
         return {}
     exact = metadata.strings_bytes(keys.TOKENS)
     return {
