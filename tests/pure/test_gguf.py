@@ -192,7 +192,8 @@ def test_strings_are_the_same_however_many(tmp_path):
 class TestGetters:
     @pytest.fixture
     def metadata(self, tmp_path):
-        write_gguf(tmp_path / "m.gguf", EVERYTHING | {"inf": float("inf"), "[i32]": [1, 2]}, {})
+        more = {"inf": float("inf"), "[nan]": [1.0, float("nan")], "[i32]": [1, 2]}
+        write_gguf(tmp_path / "m.gguf", EVERYTHING | more, {})
         with open_gguf(tmp_path / "m.gguf") as file:
             yield file.metadata
 
@@ -245,6 +246,10 @@ class TestGetters:
             (lambda m: m.ints("[u8]", maximum=2), "is 3; it must be integers at most 2"),
             (lambda m: m.ints("last", 2**40), "more than the 65536 allowed"),
             (lambda m: m.floats("[string]", 4), "array of 4 string; it must be 4 numbers"),
+            (
+                lambda m: m.floats("[nan]"),
+                "'\\[nan\\]' is not finite everywhere; it must be finite",
+            ),
             (lambda m: m.bools("[u8]"), "must be bools"),
             (lambda m: m.strings("[u8]"), "it must be an array of strings"),
             (lambda m: m.strings("string"), "it must be an array of strings"),

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar, overload
 
+import numpy as np
+
 from divine.errors import FormatError
 from divine.gguf.header import Entry, quote
 from divine.gguf.types import FLOAT_TYPES, INTEGER_TYPES, ValueType
@@ -197,7 +199,10 @@ class Metadata(Mapping[str, Any]):
         values = self._array(key, length, default, FLOAT_TYPES | INTEGER_TYPES, "numbers")
         if values is None:
             return default
-        return [self._finite(key, value, -math.inf, math.inf) for value in values]
+        numbers = np.asarray(values, np.float64)
+        if not np.isfinite(numbers).all():
+            self._bad(key, "not finite everywhere", "finite numbers")
+        return numbers.tolist()
 
     @overload
     def bools(
