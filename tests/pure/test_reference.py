@@ -377,6 +377,18 @@ def test_best_and_top_follow_from_the_logits_and_ties_go_to_the_lowest_id() -> N
     np.testing.assert_allclose(found.top_log_sum_exp, expected[[1, 2]], rtol=1e-6)
 
 
+def test_when_all_tokens_tie_the_lowest_ids_come_first() -> None:
+    arrays = make_arrays()
+    arrays["output"][:] = arrays["ob"][:] = 0
+    arrays["ob"][25:] = 1
+    executable = ReferenceBackend().compile(make_program(), ArrayWeights(arrays))
+    found = executable.run(
+        [executable.new_state(8)], Rows.chain([4]), Want(best=[0], top=([0], VOCABULARY))
+    )
+    assert found.best_ids.tolist() == [25]
+    assert found.top_ids.tolist() == [[*range(25, VOCABULARY), *range(25)]]
+
+
 def test_nothing_wanted_gives_empty_arrays(executable: ReferenceExecutable) -> None:
     found = executable.run([executable.new_state(8)], Rows.chain([4]), Want())
     assert found.best_ids.shape == found.log_sum_exp.shape == (0,)
