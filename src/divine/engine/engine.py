@@ -1,0 +1,215 @@
+"""The engine: many sequences, one executable, a loop of passes.
+
+step() is the whole story. Any thread may add, cancel and step; a lock makes steps follow each
+other. Sequences end on their own account: an error of one (a NaN, no memory) is its reader's to
+raise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
+
+from divine.backends.base import Cancelled, Executable, KvType, PassResult, Want
+from divine.engine.passes import LONG_ROWS, PassRunner, walk
+from divine.engine.prefixes import Prefixes
+from divine.engine.scheduler import Scheduler, Slice
+from divine.engine.sequence import Decoder, Request, Sequence
+from divine.errors import CapacityError, DivineError, NumericError, UsageError
+from divine.sampling import Sampler, check_integer
+
+MAX_LOGPROBS = 20
+
+
+class Engine:
+    """Generates for many sequences in shared passes."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        *,
+        context: int,
+        new_decoder: Callable[[], Decoder],
+        end_ids: frozenset[int] = frozenset(),
+        kv_type: KvType = "f16",
+        max_sequences: int = 16,
+        prefixes: Prefixes | None = None,
+    ) -> None:
+        """`context`: the most tokens of a sequence, prompt and answer together."""
+        self.context = context
+        self._executable = executable
+        self._new_decoder = new_decoder
+        self._end_ids = end_ids
+        self._kv_type: KvType = kv_type
+        self._max_sequences = max_sequences
+        self._prefixes = Prefixes() if prefixes is None else prefixes
+        self._scheduler = Scheduler(executable.max_rows)
+        self._passes = PassRunner(executable)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._in_pass: SequenceOf[Slice] = ()
+        self._lock = threading.RLock()
+
+    def add(self, request: Request) -> Sequence:
+        """Queue a request.
+
+        Raises UsageError for values that are not allowed, CapacityError for a prompt that leaves no
+        room in the context.
+        """
+        prompt, vocabulary = request.prompt, self._executable.vocabulary
+        if not prompt:
+            raise UsageError("the prompt is empty; at least one token is needed")
+        for index, token in enumerate(prompt):
+            if not 0 <= token < vocabulary:
+                raise UsageError(
+                    f"prompt token {index} is {token}; the vocabulary has tokens 0 to "
+                    f"{vocabulary - 1}"
+                )
+        if request.max_tokens is not None:
+            check_integer("max_tokens", request.max_tokens, 0, None)
+        if request.logprobs is not None:
+            check_integer("logprobs", request.logprobs, 0, MAX_LOGPROBS)
+        room = self.context - len(prompt)
+        if room < 1:
+            raise CapacityError(
+                f"the prompt of {len(prompt)} tokens exceeds the context of {self.context} tokens, "
+                "of which at least one is for the answer"
+            )
+        limit = room if request.max_tokens is None else min(room, request.max_tokens)
+        sampler = Sampler(request.params, vocabulary, request.choice)
+        sequence = Sequence(request, sampler, self._new_decoder(), self._end_ids, limit)
+        if not sequence.done:
+            with self._lock:
+                self._waiting.append(sequence)
+        return sequence
+
+    def step(self) -> bool:
+        """One pass: schedule, run, choose, collect. False if no sequence is left to run."""
+        with self._lock:
+            began = time.perf_counter()
+            self._admit()
+            slices = self._scheduler.plan(self._running)
+            if not slices:
+                return False
+            try:
+                for parts, result, want in self._run(slices):
+                    self._choose(parts, result, want)
+                    self._count(parts, result, began)
+            except BaseException:
+                for sequence in self._running:
+                    sequence.rewind()
+                raise
+            self._collect()
+            return True
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence now, from any thread: what it has said so far stays."""
+        sequence.cancelled = True
+        for part in self._in_pass:
+            if part.sequence is sequence and part.count > LONG_ROWS:
+                self._executable.cancel()
+        with self._lock:
+            self._collect()
+
+    def close(self) -> None:
+        """Cancel everything and free the states."""
+        with self._lock:
+            for sequence in (*self._running, *self._waiting):
+                sequence.cancelled = True
+            self._collect()
+            self._prefixes.clear()
+
+    def _admit(self) -> None:
+        """Give states to waiting sequences, in order, while there is room."""
+        self._collect()
+        while self._waiting and len(self._running) < self._max_sequences:
+            sequence = self._waiting[0]
+            if sequence in self._running:  # an interruption came between the last two lines
+                self._waiting.popleft()
+                continue
+            try:
+                state = self._prefixes.take(sequence.tokens)
+                if state is None:
+                    state = self._prefixes.recycle()
+                if state is None:
+                    state = self._executable.new_state(self.context, self._kv_type)
+            except DivineError as error:
+                sequence.fail(error)
+                self._waiting.popleft()
+                continue
+            sequence.committed = sequence.meter.reused_tokens = state.length
+            sequence.state = state
+            self._running.append(sequence)
+            self._waiting.popleft()
+
+    def _run(
+        self, slices: SequenceOf[Slice]
+    ) -> Iterator[tuple[SequenceOf[Slice], PassResult, Want]]:
+        """Run the slices: in one pass, or one by one if that finds numbers that are not finite."""
+        self._in_pass = slices
+        try:
+            result, want = self._passes.run(slices)
+        except Cancelled:
+            return  # states are as before; whoever cancelled is collected, the others go on
+        except NumericError as error:
+            if len(slices) == 1:
+                slices[0].sequence.fail(error)
+                return
+        else:
+            yield slices, result, want
+            return
+        finally:
+            self._in_pass = ()
+        for part in slices:
+            yield from self._run([part])
+
+    def _choose(self, slices: SequenceOf[Slice], result: PassResult, want: Want) -> None:
+        """Walk each slice, commit its path, append its token."""
+        first = 0
+        for part in slices:
+            sequence = part.sequence
+            try:
+                path, token, logprob = walk(part, first, result, want)
+            except NumericError as error:
+                sequence.fail(error)
+            else:
+                assert sequence.state is not None
+                sequence.state.commit(path)
+                sequence.committed += part.count
+                part.decoded = sequence.decoding
+                if token is not None:
+                    sequence.append(token, logprob)
+            first += part.count
+
+    def _count(self, slices: SequenceOf[Slice], result: PassResult, began: float) -> None:
+        seconds = time.perf_counter() - began
+        rows = 0
+        for part in slices:
+            rows += part.count
+            meter = part.sequence.meter
+            if part.decoded:
+                meter.decode(seconds, result.native_seconds, 1)
+            else:
+                meter.prefill(seconds, result.native_seconds)
+        self._scheduler.observe(rows, seconds)
+
+    def _collect(self) -> None:
+        """Take out what has ended; keep its state for prompts that begin the same."""
+        ended = [s for s in self._running if s.done or s.cancelled]
+        for sequence in ended:
+            self._running.remove(sequence)
+            state, sequence.state = sequence.state, None
+            assert state is not None
+            if sequence.error is not None:
+                state.close()
+            else:
+                self._prefixes.put(sequence.tokens[: sequence.committed], state)
+        if any(sequence.cancelled for sequence in self._waiting):
+            ended += [sequence for sequence in self._waiting if sequence.cancelled]
+            self._waiting = deque(s for s in self._waiting if not s.cancelled)
+        for sequence in ended:
+            if not sequence.done:
+                sequence.finish("cancelled")

@@ -1,0 +1,82 @@
+"""Which rows go into the next pass. No arrays, no backend: lists of sequences and numbers.
+
+Sequences with one pending token go first, each with one row, so that answers flow. Longer pending
+runs (prompts) fill up in order of arrival: beside decoding sequences as many rows as fit the time a
+reader may be kept waiting, alone a large fixed number, since a pass can be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from divine.engine.sequence import Sequence
+
+CHUNK_SECONDS = 0.150  # of a pass that others wait for
+ROWS_ALONE = 256
+FIRST_ROWS = 16  # beside decoding sequences, before anything was measured
+MEASURED_ROWS = 8  # smaller passes read weights rather than compute: no measure of a row's cost
+SMOOTHING = 0.3  # of the newest measurement
+
+
+@dataclass(slots=True)
+class Slice:
+    """Rows of one sequence in a pass: a chain of its next `count` pending tokens."""
+
+    sequence: Sequence
+    count: int
+    chooses: bool  # the last row ends what is pending: a token follows
+    decoded: bool = False  # the sequence had chosen a token before this pass
+
+
+class Scheduler:
+    """Plans passes; learns what a row costs from what passes took."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._seconds_per_row: float | None = None
+        self._turn = 0  # of the decoding sequences, when there are more than rows
+
+    def plan(self, sequences: SequenceOf[Sequence]) -> list[Slice]:
+        """The slices of the next pass; empty if there are no sequences."""
+        if len(sequences) == 1:  # the common case, every token
+            sequence = sequences[0]
+            pending = sequence.pending
+            count = min(pending, self._max_rows, ROWS_ALONE)
+            return [Slice(sequence, count, count == pending)]
+        ready = [sequence for sequence in sequences if sequence.pending == 1]
+        if len(ready) > self._max_rows:
+            start = self._turn % len(ready)
+            ready = (ready[start:] + ready[:start])[: self._max_rows]
+            self._turn = start + self._max_rows
+        slices = [Slice(sequence, 1, True) for sequence in ready]
+        room = self._room(len(ready))
+        for sequence in sequences:
+            if room <= 0:
+                break
+            pending = sequence.pending
+            if pending > 1:
+                count = min(pending, room)
+                slices.append(Slice(sequence, count, count == pending))
+                room -= count
+        return slices
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A pass of `rows` rows took `seconds`."""
+        if rows < MEASURED_ROWS:
+            return
+        measured = seconds / rows
+        known = self._seconds_per_row
+        self._seconds_per_row = (
+            measured if known is None else known + SMOOTHING * (measured - known)
+        )
+
+    def _room(self, decoding: int) -> int:
+        """Rows for prompts beside `decoding` rows."""
+        free = self._max_rows - decoding
+        if decoding == 0:
+            return min(free, ROWS_ALONE)
+        if self._seconds_per_row is None:
+            return min(free, FIRST_ROWS)
+        # At least one row: a prompt must move even where a pass always takes longer.
+        return min(free, max(1, int(CHUNK_SECONDS / self._seconds_per_row) - decoding))

@@ -1,0 +1,154 @@
+"""One sequence: its tokens, what has been committed of them, how it chooses and when it ends.
+
+A sequence always has at least one token that is not committed; those are the rows of its next pass.
+With one pending token it decodes, with more it is still reading its prompt: there are no phases.
+Knows its own state and text; nothing of other sequences, passes or scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from divine.backends.base import State
+from divine.engine.statistics import Meter, Statistics
+from divine.engine.stopping import StopStrings
+from divine.sampling import Sampler, SamplingParams, TokenLogprob
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Decoder(Protocol):
+    """Token ids in, text out, never half a character; text.IncrementalDecoder is one."""
+
+    def push(self, id_: int) -> str:
+        """The text that this token completes."""
+
+    def finish(self) -> str:
+        """What an incomplete tail becomes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to generate; the engine checks it when it is added."""
+
+    prompt: SequenceOf[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int | None = None  # None: until the context is full; 0: an empty answer, "length"
+    stop: SequenceOf[str] = ()
+    logprobs: int | None = None  # None: none; n: of each token and of the n most probable
+    choice: int = 0  # index among several answers to one prompt with one seed
+
+
+class Sequence:
+    """A request in progress; made by Engine.add().
+
+    `output` holds the chosen tokens, the one that completed a stop string included; an end token is
+    not part of it. Text is in `pieces` until take() fetches it.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        sampler: Sampler,
+        decoder: Decoder,
+        end_ids: frozenset[int],
+        limit: int,
+    ) -> None:
+        """`limit`: the most tokens the answer may have."""
+        self.tokens = list(request.prompt)
+        self.prompt_length = len(self.tokens)
+        self.sampler = sampler
+        self.histories = sampler.start(self.tokens)
+        self.top_logprobs = request.logprobs
+        self.wants_logits = sampler.wants_logits or request.logprobs is not None
+        self.state: State | None = None  # while it is running
+        self.committed = 0  # the state's length
+        self.meter = Meter()
+        self.cancelled = False  # set from any thread
+        self.finish_reason: FinishReason | None = None
+        self.error: Exception | None = None  # why it could not go on
+        self.logprobs: list[TokenLogprob] = []
+        self._decoder = decoder
+        self._stops = StopStrings(request.stop)
+        self._end_ids = end_ids
+        self._end = self.prompt_length + limit
+        self._pieces: list[str] = []
+        self._taken = self.prompt_length
+        if limit == 0:
+            self.finish("length")
+
+    @property
+    def pending(self) -> int:
+        """Tokens that are not committed yet: the rows it needs to run."""
+        return len(self.tokens) - self.committed
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens chosen so far."""
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def done(self) -> bool:
+        """It has finished or failed."""
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def decoding(self) -> bool:
+        """It has chosen a token."""
+        return len(self.tokens) > self.prompt_length
+
+    @property
+    def statistics(self) -> Statistics:
+        """Figures so far."""
+        return self.meter.report(len(self.tokens) - self.prompt_length, self.prompt_length)
+
+    def append(self, token: int, logprob: TokenLogprob | None) -> None:
+        """Take a chosen token: the sequence may finish by it."""
+        if token in self._end_ids:
+            self.finish("stop")
+            return
+        self.tokens.append(token)
+        self.histories = self.sampler.advance(self.histories, token)
+        if logprob is not None:
+            self.logprobs.append(logprob)
+        text, stopped = self._stops.push(self._decoder.push(token))
+        if text:
+            self._pieces.append(text)
+        if stopped:
+            self.finish_reason = "stop"
+        elif len(self.tokens) >= self._end:
+            self.finish("length")
+
+    def finish(self, reason: FinishReason) -> None:
+        """End here: release what was held back."""
+        tail, stopped = self._stops.push(self._decoder.finish())
+        self._pieces.append(tail if stopped else tail + self._stops.finish())
+        self.finish_reason = reason
+
+    def fail(self, error: Exception) -> None:
+        """End with an error that the reader of the sequence will get."""
+        self.error = error
+
+    def take(self) -> tuple[str, list[int]]:
+        """Text and tokens since the last call; tokens whose text is held back come with it."""
+        text = "".join(self._pieces)
+        if not text and not self.done:
+            return "", []
+        self._pieces.clear()
+        tokens = self.tokens[self._taken :]
+        self._taken = len(self.tokens)
+        return text, tokens
+
+    def rewind(self) -> None:
+        """After an interruption between commit and append: leave one token pending again.
+
+        Row invariance makes the repeated pass give the same numbers.
+        """
+        if self.state is not None:
+            self.committed = min(self.state.length, len(self.tokens) - 1)
+            self.state.truncate(self.committed)
+            self.histories = self.sampler.start(self.tokens[: self.prompt_length])
+            for token in self.output:
+                self.histories = self.sampler.advance(self.histories, token)
