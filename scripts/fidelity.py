@@ -4,9 +4,9 @@
 
 The yardstick is llama.cpp in float32 on the DEQUANTIZED weights of the same file (keys and values
 in float32 too), so that what is measured is the arithmetic and not the quantization of the weights.
-On real text, in chunks of 512 tokens of which the second half counts, both engines run the quantized
-file and are compared with it: mean KL divergence, and how often the likeliest token is the same. The
-text is the project's own prose and code, frozen in tests/data, which no model has been trained on.
+On real text, in chunks of 512 tokens of which the second half counts, both engines run the file as
+it is and are compared: mean KL divergence, and how often the likeliest token is the same. The text
+is the project's own prose and code, frozen in tests/data, which no model has been trained on.
 
 llama-perplexity computes its own figures; those of Divine follow the same definitions (base
 probabilities from its 16-bit file of log-probabilities, terms below exp(-16) left out).
