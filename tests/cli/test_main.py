@@ -1,0 +1,125 @@
+"""The edge of the command line: help, exit codes, one sentence for everything that goes wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from divine import __version__
+from divine.cli import main
+from divine.errors import CapacityError, DivineError, UsageError
+
+from .conftest import assert_one_sentence
+
+
+def test_version(divine):
+    assert divine("--version").out == f"divine {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_every_command(divine, arguments):
+    result = divine(*arguments)
+    assert result.code == 0
+    for name in main.COMMANDS:
+        assert f"\n  {name} " in result.out
+
+
+@pytest.mark.parametrize("command", list(main.COMMANDS))
+def test_every_command_has_help(divine, command):
+    result = divine(command, "--help")
+    assert result.code == 0
+    assert f"Usage: divine {command}" in result.out
+
+
+def test_help_imports_nothing_heavy():
+    """What makes --help quick: none of these is needed for it."""
+    heavy = ["numpy", "rich", "pydantic", "tokenizers", "jinja2", "huggingface_hub", "platformdirs"]
+    code = (
+        "import sys; from divine.cli.main import execute; execute(['run', '--help']);"
+        f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "-sys, --system" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], ["nope", "divine --help"]),
+        (["run", "--nope"], ["--nope", "divine run --help"]),
+        (["run", "m", "p", "-n"], ["-n"]),
+        (["run", "m", "p", "-n", "2.5"], ["-n"]),
+        (["run", "m", "p", "--kv", "f8"], ["--kv", "f8", "f16", "q8_0"]),
+        (["run", "m", "p", "--backend", "gpu"], ["--backend", "cpu", "reference"]),
+        (["run", "m", "p", "extra"], ["extra"]),
+        (["run"], ["no model"]),
+        (["run", "a", "p", "-m", "b"], ["more than one model", "a, b"]),
+        (["run", "-m", "b", "-hf", "o/r", "p"], ["more than one model"]),
+        (["pull"], ["NAME"]),
+        (["bench"], ["MODEL", "--shape"]),
+    ],
+)
+def test_usage_errors_are_one_sentence_and_exit_2(divine, arguments, words):
+    result = divine(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert_one_sentence(result, *words)
+
+
+def _failing(error):
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (DivineError("a file is bad"), 1, ["a file is bad"]),
+        (CapacityError("it is full"), 1, ["it is full"]),
+        (UsageError("an option is bad"), 2, ["an option is bad"]),
+        (UsageError("line\nbreak \x1b[31m"), 2, ["line\\nbreak \\x1b[31m"]),
+        (MemoryError(), 1, ["memory"]),
+        (OSError(28, "No space left on device", "out.json"), 1, ["out.json", "no space"]),
+        (ZeroDivisionError("oops"), 1, ["internal error", "ZeroDivisionError", "--debug"]),
+    ],
+)
+def test_errors_are_translated_once(divine, monkeypatch, error, code, words):
+    monkeypatch.setattr("divine.cli.list_models.command", _failing(error))
+    result = divine("list")
+    assert result.code == code
+    assert_one_sentence(result, *words)
+
+
+def test_debug_shows_the_traceback(divine):
+    result = divine("inspect", "nope", "--debug")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert "DownloadError" in result.err
+
+
+def test_interrupt_exits_130_without_a_word(divine, monkeypatch):
+    monkeypatch.setattr("divine.cli.list_models.command", _failing(KeyboardInterrupt()))
+    result = divine("list")
+    assert result.code == main.INTERRUPTED
+    assert result.err == ""
+
+
+def test_a_closed_pipe_is_quiet(tiny):
+    """As in `divine inspect MODEL | head -1`: the reader leaves while there is more to write."""
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "divine", "inspect", str(tiny), "--tensors"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    writer.stdout.close()
+    errors = writer.stderr.read()
+    writer.stderr.close()
+    assert writer.wait(60) == 1
+    assert errors == b""
