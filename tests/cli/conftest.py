@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_models import tiny_llama
 
 from divine.cli.main import execute
+from tiny_models import tiny_llama
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from divine.errors import DownloadError, UsageError
@@ -26,8 +27,7 @@ def resolve(model: str) -> Path:
         return found.path
     if hub is not None or model in CATALOGUE:
         raise DownloadError(f"{model} is not on this computer; `divine pull {model}` fetches it")
-    path = Path(model)
-    if path.is_dir():
+    if os.path.isdir(model):  # noqa: PTH112 - unlike Path.is_dir, takes a name of any length
         raise DownloadError(f"{model} is a folder; give a GGUF file in it")
     if "/" in model or "\\" in model or model.lower().endswith(".gguf"):
         raise DownloadError(f"{model}: there is no such file{_hint(model)}")
@@ -38,6 +38,8 @@ def resolve(model: str) -> Path:
 
 
 def _hint(model: str) -> str:
+    if model.startswith(("/", ".", "~")) or model.lower().endswith(".gguf"):
+        return ""
     try:
         hub = parse_hub(model, bare=True)
     except UsageError:
@@ -47,8 +49,4 @@ def _hint(model: str) -> str:
 
 def _is_path(model: str) -> bool:
     """Whether something other than a folder lies there; devices are for the reader to refuse."""
-    path = Path(model)
-    try:
-        return path.exists() and not path.is_dir()
-    except OSError:  # a name too long for a path
-        return False
+    return os.path.exists(model) and not os.path.isdir(model)  # noqa: PTH110, PTH112 - as above
