@@ -105,16 +105,18 @@ class Stream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         """The next piece; raises the error that ended this answer, if one did."""
-        while True:
-            text, tokens = self._sequence.take()
-            if text or tokens:
-                self._texts.append(text)
-                return Chunk(text, tokens)
-            if self._sequence.error is not None:
-                raise self._sequence.error
-            if self._sequence.done:
-                raise StopIteration
-            self._advance()
+        try:
+            self._engine.advance(self._sequence)
+        except BaseException:
+            self.close()
+            raise
+        text, tokens = self._sequence.take()
+        if text or tokens:
+            self._texts.append(text)
+            return Chunk(text, tokens)
+        if self._sequence.error is not None:
+            raise self._sequence.error
+        raise StopIteration
 
     def finish(self) -> Completion:
         """Run to the end."""
@@ -145,14 +147,6 @@ class Stream(Iterator[Chunk]):
         """Cancel what is left; what was said stays in `completion`."""
         if not self._sequence.done:
             self._engine.cancel(self._sequence)
-
-    def _advance(self) -> None:
-        try:
-            went_on = self._engine.step()
-        except BaseException:
-            self.close()
-            raise
-        assert went_on or self._sequence.done
 
     def __enter__(self) -> Self:
         return self

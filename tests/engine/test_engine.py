@@ -431,3 +431,26 @@ def _want_best():
     from divine.backends.base import Want
 
     return Want(best=[0])
+
+
+def test_cancelling_at_random_moments_never_disturbs_the_others():
+    model = FakeExecutable()
+    engine = make_engine(model)
+    rng = np.random.default_rng(1)
+    prompts = [[i] * int(rng.integers(1, 60)) for i in range(60)]
+    steady = engine.add(Request([250], GREEDY, 100))
+    cutters = []
+    for prompt in prompts:
+        sequence = engine.add(Request(prompt, GREEDY, 10))
+        delay = float(rng.uniform(0, 0.003))
+        cutter = threading.Timer(delay, engine.cancel, [sequence])
+        cutter.start()
+        cutters.append((cutter, prompt, sequence))
+        engine.step()
+    finish(engine, steady, *(sequence for _, _, sequence in cutters))
+    for cutter, prompt, sequence in cutters:
+        cutter.join()
+        assert sequence.finish_reason in ("cancelled", "length")
+        assert sequence.output == greedy_tokens(prompt, 10)[: len(sequence.output)]
+    assert steady.output == greedy_tokens([250], 100)
+    assert generate(engine, prompts[7], 10).output == greedy_tokens(prompts[7], 10)

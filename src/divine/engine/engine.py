@@ -22,6 +22,7 @@ from divine.errors import CapacityError, DivineError, NumericError, UsageError
 from divine.sampling import Sampler, check_integer
 
 MAX_LOGPROBS = 20
+POLL_SECONDS = 0.005  # how often a thread looks whether another one's step served it
 
 
 class Engine:
@@ -52,6 +53,7 @@ class Engine:
         self._running: list[Sequence] = []
         self._in_pass: SequenceOf[Slice] = ()
         self._lock = threading.RLock()
+        self._arriving = threading.Lock()
 
     def add(self, request: Request) -> Sequence:
         """Queue a request.
@@ -82,7 +84,7 @@ class Engine:
         sampler = Sampler(request.params, vocabulary, request.choice)
         sequence = Sequence(request, sampler, self._new_decoder(), self._end_ids, limit)
         if not sequence.done:
-            with self._lock:
+            with self._arriving:  # not the lock: it would wait for a pass
                 self._waiting.append(sequence)
         return sequence
 
@@ -105,14 +107,32 @@ class Engine:
             self._collect()
             return True
 
+    def advance(self, sequence: Sequence) -> None:
+        """Step until the sequence has news; steps of other threads count."""
+        while not sequence.news:
+            # With a timeout: a thread that steps in a loop may keep the lock from all others.
+            if self._lock.acquire(timeout=POLL_SECONDS):
+                try:
+                    if not sequence.news and not self.step():
+                        break
+                finally:
+                    self._lock.release()
+        assert sequence.news
+
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now, from any thread: what it has said so far stays."""
         sequence.cancelled = True
         for part in self._in_pass:
             if part.sequence is sequence and part.count > LONG_ROWS:
                 self._executable.cancel()
-        with self._lock:
-            self._collect()
+        while not sequence.done:
+            if self._lock.acquire(timeout=POLL_SECONDS):
+                try:
+                    self._collect()
+                    if not sequence.done:  # it was neither waiting nor running
+                        sequence.finish("cancelled")
+                finally:
+                    self._lock.release()
 
     def close(self) -> None:
         """Cancel everything and free the states."""
@@ -207,9 +227,10 @@ class Engine:
                 state.close()
             else:
                 self._prefixes.put(sequence.tokens[: sequence.committed], state)
-        if any(sequence.cancelled for sequence in self._waiting):
-            ended += [sequence for sequence in self._waiting if sequence.cancelled]
-            self._waiting = deque(s for s in self._waiting if not s.cancelled)
+        with self._arriving:
+            for sequence in [s for s in self._waiting if s.cancelled]:
+                self._waiting.remove(sequence)
+                ended.append(sequence)
         for sequence in ended:
             if not sequence.done:
                 sequence.finish("cancelled")

@@ -7,6 +7,7 @@ Knows its own state and text; nothing of other sequences, passes or scheduling.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -74,7 +75,7 @@ class Sequence:
         self._stops = StopStrings(request.stop)
         self._end_ids = end_ids
         self._end = self.prompt_length + limit
-        self._pieces: list[str] = []
+        self._pieces: deque[str] = deque()
         self._taken = self.prompt_length
         if limit == 0:
             self.finish("length")
@@ -124,19 +125,33 @@ class Sequence:
     def finish(self, reason: FinishReason) -> None:
         """End here: release what was held back."""
         tail, stopped = self._stops.push(self._decoder.finish())
-        self._pieces.append(tail if stopped else tail + self._stops.finish())
+        if not stopped:
+            tail += self._stops.finish()
+        if tail:
+            self._pieces.append(tail)
         self.finish_reason = reason
 
     def fail(self, error: Exception) -> None:
         """End with an error that the reader of the sequence will get."""
         self.error = error
 
+    @property
+    def news(self) -> bool:
+        """take() has something, or never will again."""
+        return bool(self._pieces) or self.done
+
     def take(self) -> tuple[str, list[int]]:
-        """Text and tokens since the last call; tokens whose text is held back come with it."""
-        text = "".join(self._pieces)
-        if not text and not self.done:
+        """Text and tokens since the last call; tokens whose text is held back come with it.
+
+        One thread may take while another steps the engine.
+        """
+        done = self.done  # before the pieces: then nothing can be missing at the end
+        pieces = []
+        while self._pieces:
+            pieces.append(self._pieces.popleft())
+        text = "".join(pieces)
+        if not text and not done:
             return "", []
-        self._pieces.clear()
         tokens = self.tokens[self._taken :]
         self._taken = len(self.tokens)
         return text, tokens
