@@ -1,0 +1,227 @@
+// The executor and its states, seen from Python: arguments checked, arrays passed on, no arithmetic.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+
+#include "../executor.h"
+#include "../kernels/dispatch.h"
+#include "border.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace divine;
+
+namespace {
+
+using Norm = std::optional<std::pair<int, float>>;  // vector number or -1, eps
+
+NormSpec norm_spec(const Norm& n) {
+  if (!n) return {};
+  if (!(n->second >= 0.0f)) throw std::invalid_argument("a norm's eps must not be negative");
+  return {n->first, n->second};
+}
+
+// A new NumPy array that owns its memory.
+template <class T>
+nb::object make_array(T** data, std::vector<size_t> shape) {
+  size_t n = 1;
+  for (const size_t s : shape) n *= s;
+  *data = new T[n > 0 ? n : 1];
+  nb::capsule owner(*data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return nb::ndarray<nb::numpy, T>(*data, shape.size(), shape.data(), owner).cast();
+}
+
+KvType kv_type(const std::string& name) {
+  if (name == "f16") return KvType::F16;
+  if (name == "q8_0") return KvType::Q8_0;
+  throw std::invalid_argument("the KV type must be f16 or q8_0, not " + name);
+}
+
+using Taps = std::vector<std::pair<int, std::vector<int>>>;
+
+nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const Ints& parents,
+               const Ints& sequences, const std::optional<FloatRows>& vectors,
+               const std::optional<Bytes>& takes_vector, std::vector<int> best,
+               std::vector<int> top, int k, std::vector<int> logits, Taps taps) {
+  PassInput in;
+  in.rows = int(tokens.size());
+  if (parents.size() != tokens.size() || sequences.size() != tokens.size())
+    throw std::invalid_argument("tokens, parents and sequences must be equally long");
+  check_aligned(tokens), check_aligned(parents), check_aligned(sequences);
+  in.tokens = tokens.data();
+  in.parents = parents.data();
+  in.sequences = sequences.data();
+  if (vectors) {
+    check_aligned(*vectors);
+    if (!takes_vector || vectors->shape(0) != tokens.size() ||
+        takes_vector->size() != tokens.size() || vectors->shape(1) != size_t(ex.dim()))
+      throw std::invalid_argument("vectors must be [rows, dim] with a flag for each row");
+    in.vectors = vectors->data();
+    in.takes_vector = takes_vector->data();
+  }
+  for (const nb::handle& s : states) {
+    if (!nb::isinstance<State>(s)) throw std::invalid_argument("states must be native states");
+    in.states.push_back(nb::cast<State*>(s));
+  }
+  in.best = std::move(best), in.top = std::move(top), in.logits = std::move(logits);
+  in.k = k;
+  if (k < 0 || k > ex.vocabulary()) throw std::invalid_argument("k is out of range");
+  if (in.rows > ex.max_rows() || int(in.best.size()) > in.rows || int(in.top.size()) > in.rows ||
+      int(in.logits.size()) > in.rows)
+    throw std::invalid_argument("too many rows");
+  in.taps = std::move(taps);
+
+  PassOutput out;
+  const size_t v = size_t(ex.vocabulary());
+  nb::object best_ids = make_array(&out.best_ids, {in.best.size()});
+  nb::object best_logits = make_array(&out.best_logits, {in.best.size()});
+  nb::object lse = make_array(&out.log_sum_exp, {in.best.size()});
+  nb::object top_ids = make_array(&out.top_ids, {in.top.size(), size_t(k)});
+  nb::object top_logits = make_array(&out.top_logits, {in.top.size(), size_t(k)});
+  nb::object top_lse = make_array(&out.top_log_sum_exp, {in.top.size()});
+  nb::object all = make_array(&out.logits, {in.logits.size(), v});
+  nb::list tap_arrays;
+  for (const auto& [tap, rows] : in.taps) {
+    float* data;
+    if (rows.size() > size_t(in.rows)) throw std::invalid_argument("too many tap rows");
+    tap_arrays.append(make_array(&data, {rows.size(), size_t(ex.dim())}));
+    out.taps.push_back(data);
+  }
+  bool signalled = false, completed;
+  {
+    const nb::gil_scoped_release release;
+    completed = ex.run(in, out, [&] {
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) signalled = true;
+      return signalled;
+    });
+  }
+  if (signalled) throw nb::python_error();
+  if (!completed) return nb::none();
+  return nb::make_tuple(best_ids, best_logits, lse, top_ids, top_logits, top_lse, all, tap_arrays,
+                        out.seconds);
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+  nb::class_<State>(m, "State", "Keys and values of one sequence.")
+      .def_prop_ro("length", &State::length)
+      .def_prop_ro("capacity", &State::capacity)
+      .def_prop_ro("nbytes", &State::nbytes)
+      .def("commit", &State::commit, "path"_a)
+      .def("truncate", &State::truncate, "length"_a)
+      .def("fork", [](const State& s) { return std::make_unique<State>(s); })
+      .def("poison", &State::poison, "Fill every slot that is not committed with NaN (tests).")
+      .def(
+          "bytes_at",
+          [](const State& s, int position) {
+            if (position < 0 || position >= s.length())
+              throw std::invalid_argument("position is not committed");
+            const std::vector<uint8_t> bytes = s.bytes_at(position);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "position"_a, "The keys and values of one committed position (tests).");
+
+  nb::class_<Executor>(m, "Executor", "A program with its weights; see backends/cpu/backend.py.")
+      .def(
+          "__init__",
+          [](Executor* self, const std::string& level, int threads, int max_rows,
+             size_t weight_bytes) {
+            new (self) Executor(choose_level(level, nullptr), threads, max_rows, weight_bytes);
+          },
+          "level"_a, "threads"_a, "max_rows"_a, "weight_bytes"_a)
+      .def(
+          "add_matrix",
+          [](Executor& ex, const std::string& format, int out, int in, const Bytes& raw) {
+            const Format f = format_of(format);
+            check_raw(f, out, in, raw.size());
+            const nb::gil_scoped_release release;
+            return ex.add_matrix(f, out, in, raw.data());
+          },
+          "format"_a, "out"_a, "columns"_a, "raw"_a.noconvert())
+      .def(
+          "add_vector",
+          [](Executor& ex, const Floats& data) {
+            check_aligned(data);
+            if (data.size() > size_t(1) << 24) throw std::invalid_argument("vector too long");
+            return ex.add_vector(data.data(), int(data.size()));
+          },
+          "data"_a.noconvert())
+      .def("add_value", &Executor::add_value, "dim"_a)
+      .def(
+          "add_rope",
+          [](Executor& ex, bool half, int dims, float magnitude, std::vector<double> frequencies) {
+            for (const double f : frequencies)
+              if (!std::isfinite(f) || f < 0.0 || f > 1e4)
+                throw std::invalid_argument("a rope frequency is out of range");
+            return ex.add_rope({half, dims, magnitude, std::move(frequencies)});
+          },
+          "half"_a, "dims"_a, "magnitude"_a, "frequencies"_a)
+      .def(
+          "embed",
+          [](Executor& ex, int out, int table, float scale) {
+            ex.add_op(EmbedOp{out, table, scale});
+          },
+          "out"_a, "table"_a, "scale"_a)
+      .def(
+          "linear",
+          [](Executor& ex, int x, const std::vector<std::vector<int>>& parts, const Norm& norm,
+             int residual) {
+            LinearOp op{x, norm_spec(norm), {}, residual};
+            for (const auto& p : parts) {
+              if (p.size() != 3) throw std::invalid_argument("a part is (out, matrix, bias)");
+              op.parts.push_back({p[0], p[1], p[2]});
+            }
+            ex.add_op(std::move(op));
+          },
+          "x"_a, "parts"_a, "norm"_a.none(), "residual"_a)
+      .def(
+          "attention",
+          [](Executor& ex, int out, int q, int k, int v, int layer, int heads, int kv_heads,
+             int head_dim, float scale, int rope, const Norm& q_norm, const Norm& k_norm,
+             int window, float softcap) {
+            ex.add_op(AttentionOp{out, q, k, v, layer, heads, kv_heads, head_dim, scale, rope,
+                                  norm_spec(q_norm), norm_spec(k_norm), window, softcap});
+          },
+          "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
+          "scale"_a, "rope"_a, "q_norm"_a.none(), "k_norm"_a.none(), "window"_a, "softcap"_a)
+      .def(
+          "gated_mlp",
+          [](Executor& ex, int out, int x, int gate, int up, bool gelu, const Norm& norm) {
+            ex.add_op(GatedMlpOp{out, x, gate, up, gelu, norm_spec(norm)});
+          },
+          "out"_a, "x"_a, "gate"_a, "up"_a, "gelu"_a, "norm"_a.none())
+      .def("tap", [](Executor& ex, int x) { ex.add_op(TapOp{x}); }, "x"_a)
+      .def(
+          "head",
+          [](Executor& ex, int x, int matrix, int bias, const Norm& norm) {
+            ex.add_op(HeadOp{x, matrix, bias, norm_spec(norm)});
+          },
+          "x"_a, "matrix"_a, "bias"_a, "norm"_a.none())
+      .def("finish", &Executor::finish, "vocabulary"_a, "dim"_a)
+      .def(
+          "new_state",
+          [](const Executor& ex, int capacity, const std::string& type) {
+            return ex.new_state(capacity, kv_type(type));
+          },
+          "capacity"_a, "kv_type"_a)
+      .def("run", &run, "states"_a, "tokens"_a.noconvert(), "parents"_a.noconvert(),
+           "sequences"_a.noconvert(), "vectors"_a.noconvert().none(),
+           "takes_vector"_a.noconvert().none(), "best"_a, "top"_a, "k"_a, "logits"_a, "taps"_a)
+      .def("cancel", &Executor::cancel)
+      .def_prop_ro("level", [](const Executor& ex) { return ex.kernels().name; })
+      .def_prop_ro("threads", &Executor::threads)
+      .def_prop_ro("max_rows", &Executor::max_rows)
+      .def_prop_ro("vocabulary", &Executor::vocabulary)
+      .def_prop_ro("dim", &Executor::dim)
+      .def_prop_ro("weight_bytes", &Executor::weight_bytes);
+}

@@ -1,0 +1,46 @@
+// What every binding checks about its arguments: formats and arrays from Python.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "../kernels/layout.h"
+
+namespace divine {
+
+using Bytes = nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind::c_contig,
+                                nanobind::device::cpu>;
+using Ints = nanobind::ndarray<const int32_t, nanobind::ndim<1>, nanobind::c_contig,
+                               nanobind::device::cpu>;
+using Floats = nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig,
+                                 nanobind::device::cpu>;
+using FloatRows = nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig,
+                                    nanobind::device::cpu>;
+
+inline Format format_of(const std::string& name) {
+  for (int i = 0; i < int(Format::kCount); ++i)
+    if (name == kFormats[i].name) return Format(i);
+  throw std::invalid_argument("unknown format " + name);
+}
+
+inline void check_raw(Format f, int64_t rows, int64_t in, size_t bytes) {
+  const FormatInfo& fi = info(f);
+  if (rows < 1 || in < 1 || rows > (int64_t(1) << 31) - 64 || in > 1 << 24 || in % fi.block != 0)
+    throw std::invalid_argument("rows and columns must be positive and columns a multiple of " +
+                                std::to_string(fi.block));
+  const size_t want = size_t(rows) * size_t(in / fi.block) * size_t(fi.block_bytes);
+  if (bytes != want)
+    throw std::invalid_argument("expected " + std::to_string(want) + " bytes, found " +
+                                std::to_string(bytes));
+}
+
+template <class Array>
+inline void check_aligned(const Array& a) {
+  if (reinterpret_cast<uintptr_t>(a.data()) % sizeof(*a.data()) != 0)
+    throw std::invalid_argument("an array is not aligned to its element size");
+}
+
+}  // namespace divine

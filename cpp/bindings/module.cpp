@@ -1,0 +1,15 @@
+// The native module: each part binds itself.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_cpu(nb::module_& m);
+void bind_executor(nb::module_& m);
+void bind_sampling(nb::module_& m);
+
+NB_MODULE(_native, m) {
+  m.doc() = "Divine's native core: CPU levels, executor, sampling.";
+  bind_cpu(m);
+  bind_executor(m);
+  bind_sampling(m);
+}

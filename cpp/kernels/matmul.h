@@ -1,0 +1,298 @@
+// Matrix tiles: one group of 16 outputs times 1..4 rows, for every format, over the SIMD vocabulary.
+//
+// Each output is one lane and each row has its own chain of additions over k, so a row's result does
+// not depend on the tile it is in. Products are exact integers inside a block; floats follow in one
+// order: per 32 k, sum += float(integer sum) * activation scale; per superblock, total += sum * d.
+#pragma once
+
+namespace divine::DIVINE_LEVEL {
+
+template <int BITS, int STEP>
+inline B code(const uint8_t* p) {  // the codes of step STEP (0..7) of 32 k
+  if constexpr (BITS == 8) {
+    return bload(p + 64 * STEP);
+  } else if constexpr (BITS == 4) {
+    return bshift_and<(STEP % 2) * 4>(bload(p + 64 * (STEP / 2)), 15);
+  } else if constexpr (BITS == 2) {
+    return bshift_and<2 * (STEP % 4)>(bload(p + 64 * (STEP / 4)), 3);
+  } else if constexpr (BITS == 3) {
+    return bor(code<2, STEP>(p), bshift_and<STEP - 2>(bload(p + 128), 4));
+  } else if constexpr (BITS == 5) {
+    return bor(code<4, STEP>(p), bshift_and<STEP - 4>(bload(p + 256), 16));
+  } else {
+    static_assert(BITS == 6);
+    return bor(code<4, STEP>(p), bshift_and<2 * (STEP % 4) - 4>(bload(p + 256 + 64 * (STEP / 4)), 48));
+  }
+}
+
+inline void fetch_ahead(Prefetch& f) {
+  for (int i = 0; i < f.lines; ++i, f.next += 64) prefetch(f.next);
+}
+
+template <int BITS, int FIRST, int LAST, int R, const int8_t* TABLE = nullptr>
+inline void dot_steps(const uint8_t* p, const int8_t* const* q, int k, Acc* acc) {
+  if constexpr (FIRST < LAST) {
+    B w = code<BITS, FIRST>(p);
+    if constexpr (TABLE != nullptr) w = blookup(TABLE, w);
+    for (int r = 0; r < R; ++r) acc[r] = adot(acc[r], w, abcast(q[r] + k + 4 * FIRST));
+    dot_steps<BITS, FIRST + 1, LAST, R, TABLE>(p, q, k, acc);
+  }
+}
+
+template <int BITS, int FIRST, int LAST, int R, const int8_t* TABLE>
+inline void dot_signed_steps(const uint8_t* p, const int8_t* const* q, int k, I* acc) {
+  if constexpr (FIRST < LAST) {
+    B w = code<BITS, FIRST>(p);
+    if constexpr (TABLE != nullptr) w = blookup(TABLE, w);
+    const SignedCodes s = bsigned(w);
+    for (int r = 0; r < R; ++r) acc[r] = idot(acc[r], s, abcast(q[r] + k + 4 * FIRST));
+    dot_signed_steps<BITS, FIRST + 1, LAST, R, TABLE>(p, q, k, acc);
+  }
+}
+
+template <int R>
+struct Rows {
+  const int8_t* q[R];
+  explicit Rows(const Activation* a) {
+    for (int r = 0; r < R; ++r) q[r] = a[r].q;
+  }
+};
+
+// Q4_K and Q5_K: w = d * scale * code - dmin * min; scale and min are 6 bits per 32.
+template <int BITS, int R>
+void tile_k_min(const uint8_t* w, int units, const Activation* a, float (*out)[16], Prefetch fetch) {
+  constexpr int low = BITS == 4 ? kQ4K_Low : kQ5K_Low, high = BITS == 4 ? kQ4K_High : kQ5K_High;
+  constexpr int d_at = BITS == 4 ? kQ4K_D : kQ5K_D, codes = codes32_bytes(BITS);
+  const Rows<R> rows(a);
+  F total[R];
+  for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
+  for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 4 ? Format::Q4_K : Format::Q5_K)) {
+    F sum[R], sum_min[R];
+    for (int r = 0; r < R; ++r) sum[r] = sum_min[r] = fset(0.0f);
+    for (int j = 0; j < 8; ++j) {
+      fetch_ahead(fetch);
+      const int b = 8 * u + j;
+      const uint8_t* p = w + j * codes;
+      const X nibbles = xload(w + low + 16 * j);
+      X rest = xload(w + high + 16 * (j / 2));
+      if (j % 2) rest = xshr<4>(rest);
+      const S scale = sscale(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))));
+      const F min = itof(xwiden_u8(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12)))));
+      I dot[R];
+      Acc acc[R];
+      for (int r = 0; r < R; ++r) acc[r] = azero();
+      if constexpr (BITS == 4) {
+        dot_steps<BITS, 0, 8, R>(p, rows.q, 32 * b, acc);
+        for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], scale);
+      } else {
+        dot_steps<BITS, 0, 4, R>(p, rows.q, 32 * b, acc);
+        for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], scale), acc[r] = azero();
+        dot_steps<BITS, 4, 8, R>(p, rows.q, 32 * b, acc);
+        for (int r = 0; r < R; ++r) dot[r] = iadd(dot[r], awiden(acc[r], scale));
+      }
+      for (int r = 0; r < R; ++r) {
+        sum[r] = ffma(itof(dot[r]), fset(a[r].scale[b]), sum[r]);
+        sum_min[r] = ffma(min, fset(a[r].sum32[b]), sum_min[r]);
+      }
+    }
+    const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + d_at));
+    const F dmin = fload_f16(reinterpret_cast<const uint16_t*>(w + d_at + 32));
+    for (int r = 0; r < R; ++r) total[r] = fnma(sum_min[r], dmin, ffma(sum[r], d, total[r]));
+  }
+  for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
+}
+
+// Q6_K and Q3_K: w = d * scale * (code - OFFSET); scale is signed, per 16.
+template <int BITS, int R>
+void tile_k_offset(const uint8_t* w, int units, const Activation* a, float (*out)[16],
+                   Prefetch fetch) {
+  constexpr int codes = codes32_bytes(BITS), offset = 1 << (BITS - 1);
+  const Rows<R> rows(a);
+  F total[R];
+  for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
+  for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 6 ? Format::Q6_K : Format::Q3_K)) {
+    F sum[R];
+    for (int r = 0; r < R; ++r) sum[r] = fset(0.0f);
+    for (int j = 0; j < 8; ++j) {
+      fetch_ahead(fetch);
+      const int b = 8 * u + j;
+      const uint8_t* p = w + j * codes;
+      S scale[2];
+      if constexpr (BITS == 6) {
+        scale[0] = sscale(xload(w + kQ6K_Scale + 32 * j));
+        scale[1] = sscale(xload(w + kQ6K_Scale + 32 * j + 16));
+      } else {
+        const X nibbles = xload(w + kQ3K_Low + 16 * j);
+        X rest = xload(w + kQ3K_High + 16 * (j / 2));
+        if (j % 2) rest = xshr<4>(rest);
+        scale[0] = sscale(xsub(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))), 32));
+        scale[1] = sscale(xsub(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12))), 32));
+      }
+      I dot[R];
+      Acc acc[R];
+      for (int r = 0; r < R; ++r) acc[r] = aoffset<offset>(a[r].pairs16 + 2 * b);
+      dot_steps<BITS, 0, 4, R>(p, rows.q, 32 * b, acc);
+      for (int r = 0; r < R; ++r) {
+        dot[r] = awiden(acc[r], scale[0]);
+        acc[r] = aoffset<offset>(a[r].pairs16 + 2 * b + 1);
+      }
+      dot_steps<BITS, 4, 8, R>(p, rows.q, 32 * b, acc);
+      for (int r = 0; r < R; ++r) {
+        dot[r] = iadd(dot[r], awiden(acc[r], scale[1]));
+        sum[r] = ffma(itof(dot[r]), fset(a[r].scale[b]), sum[r]);
+      }
+    }
+    const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + (BITS == 6 ? kQ6K_D : kQ3K_D)));
+    for (int r = 0; r < R; ++r) total[r] = ffma(sum[r], d, total[r]);
+  }
+  for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
+}
+
+// Q2_K: w = d * scale * code - dmin * min; scale and min are 4 bits per 16.
+template <int R>
+void tile_q2_k(const uint8_t* w, int units, const Activation* a, float (*out)[16], Prefetch fetch) {
+  const Rows<R> rows(a);
+  F total[R];
+  for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
+  for (int u = 0; u < units; ++u, w += unit_bytes(Format::Q2_K)) {
+    F sum[R], sum_min[R];
+    for (int r = 0; r < R; ++r) sum[r] = sum_min[r] = fset(0.0f);
+    for (int j = 0; j < 8; ++j) {
+      fetch_ahead(fetch);
+      const int b = 8 * u + j;
+      const uint8_t* p = w + j * codes32_bytes(2);
+      const X s0 = xload(w + kQ2K_Scale + 32 * j), s1 = xload(w + kQ2K_Scale + 32 * j + 16);
+      const F min0 = itof(xwiden_u8(xshr<4>(s0))), min1 = itof(xwiden_u8(xshr<4>(s1)));
+      I dot[R];
+      Acc acc[R];
+      for (int r = 0; r < R; ++r) acc[r] = azero();
+      dot_steps<2, 0, 4, R>(p, rows.q, 32 * b, acc);
+      for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], sscale(xand(s0, 15))), acc[r] = azero();
+      dot_steps<2, 4, 8, R>(p, rows.q, 32 * b, acc);
+      for (int r = 0; r < R; ++r) {
+        dot[r] = iadd(dot[r], awiden(acc[r], sscale(xand(s1, 15))));
+        sum[r] = ffma(itof(dot[r]), fset(a[r].scale[b]), sum[r]);
+        sum_min[r] = ffma(min0, fset(a[r].sum16[2 * b]), sum_min[r]);
+        sum_min[r] = ffma(min1, fset(a[r].sum16[2 * b + 1]), sum_min[r]);
+      }
+    }
+    const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + kQ2K_D));
+    const F dmin = fload_f16(reinterpret_cast<const uint16_t*>(w + kQ2K_D + 32));
+    for (int r = 0; r < R; ++r) total[r] = fnma(sum_min[r], dmin, ffma(sum[r], d, total[r]));
+  }
+  for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
+}
+
+// IQ4_XS: w = d * scale * value(code); scale is signed 6 bits per 32.
+template <int R>
+void tile_iq4_xs(const uint8_t* w, int units, const Activation* a, float (*out)[16],
+                 Prefetch fetch) {
+  const Rows<R> rows(a);
+  F total[R];
+  for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
+  for (int u = 0; u < units; ++u, w += unit_bytes(Format::IQ4_XS)) {
+    F sum[R];
+    for (int r = 0; r < R; ++r) sum[r] = fset(0.0f);
+    for (int j = 0; j < 8; ++j) {
+      fetch_ahead(fetch);
+      const int b = 8 * u + j;
+      X nibbles = xload(w + kIQ4XS_Low + 16 * (j / 2)), rest = xload(w + kIQ4XS_High + 16 * (j / 4));
+      if (j % 2) nibbles = xshr<4>(nibbles);
+      rest = j % 4 == 0 ? rest : j % 4 == 1 ? xshr<2>(rest) : j % 4 == 2 ? xshr<4>(rest) : xshr<6>(rest);
+      const F scale = itof(xwiden_i8(xsub(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))), 32)));
+      I dot[R];
+      for (int r = 0; r < R; ++r) dot[r] = iset(0);
+      dot_signed_steps<4, 0, 8, R, kIQ4Values>(w + j * codes32_bytes(4), rows.q, 32 * b, dot);
+      for (int r = 0; r < R; ++r)
+        sum[r] = ffma(fmul(itof(dot[r]), scale), fset(a[r].scale[b]), sum[r]);
+    }
+    const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + kIQ4XS_D));
+    for (int r = 0; r < R; ++r) total[r] = ffma(sum[r], d, total[r]);
+  }
+  for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
+}
+
+inline F mxfp4_scale(const uint8_t* e) {  // half of 2^(e - 127), exact also where it is subnormal
+  float d[16];
+  for (int i = 0; i < 16; ++i)
+    d[i] = bits_to_float(e[i] < 2 ? 0x00200000u << e[i] : uint32_t(e[i] - 1) << 23);
+  return fload(d);
+}
+
+// Formats with a float scale per 32: w = d * (code - offset), or d * code + m.
+template <Format FMT, int R>
+void tile_32(const uint8_t* w, int units, const Activation* a, float (*out)[16], Prefetch fetch) {
+  constexpr int bits = info(FMT).code_bits, codes = codes32_bytes(bits);
+  constexpr bool is_signed = FMT == Format::Q8_0 || FMT == Format::IQ4_NL;
+  constexpr bool has_min = FMT == Format::Q4_1 || FMT == Format::Q5_1;
+  const Rows<R> rows(a);
+  F total[R];
+  for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
+  for (int b = 0; b < units; ++b, w += unit_bytes(FMT)) {
+    fetch_ahead(fetch);
+    I dot[R];
+    if constexpr (is_signed) {
+      constexpr const int8_t* table = FMT == Format::IQ4_NL ? kIQ4Values : nullptr;
+      for (int r = 0; r < R; ++r) dot[r] = iset(0);
+      dot_signed_steps<bits, 0, 8, R, table>(w, rows.q, 32 * b, dot);
+    } else {
+      Acc acc[R];
+      for (int r = 0; r < R; ++r) {
+        if constexpr (FMT == Format::Q4_0) acc[r] = aoffset<8>(a[r].pairs32 + b);
+        else if constexpr (FMT == Format::Q5_0) acc[r] = aoffset<16>(a[r].pairs32 + b);
+        else if constexpr (FMT == Format::MXFP4) acc[r] = aoffset<kMXFP4Offset>(a[r].pairs32 + b);
+        else acc[r] = azero();
+      }
+      if constexpr (FMT == Format::Q5_1) {
+        dot_steps<bits, 0, 4, R>(w, rows.q, 32 * b, acc);
+        for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], sone()), acc[r] = azero();
+        dot_steps<bits, 4, 8, R>(w, rows.q, 32 * b, acc);
+        for (int r = 0; r < R; ++r) dot[r] = iadd(dot[r], awiden(acc[r], sone()));
+      } else {
+        constexpr const int8_t* table = FMT == Format::MXFP4 ? kMXFP4Values : nullptr;
+        dot_steps<bits, 0, 8, R, table>(w, rows.q, 32 * b, acc);
+        for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], sone());
+      }
+    }
+    F d;
+    if constexpr (FMT == Format::MXFP4) d = mxfp4_scale(w + codes);
+    else d = fload_f16(reinterpret_cast<const uint16_t*>(w + codes));
+    for (int r = 0; r < R; ++r)
+      total[r] = ffma(fmul(itof(dot[r]), fset(a[r].scale[b])), d, total[r]);
+    if constexpr (has_min) {
+      const F m = fload_f16(reinterpret_cast<const uint16_t*>(w + codes + 32));
+      for (int r = 0; r < R; ++r) total[r] = ffma(m, fset(a[r].sum32[b]), total[r]);
+    }
+  }
+  for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
+}
+
+// Float weights times float32 activations.
+template <Format FMT, int R>
+void tile_float(const uint8_t* w, int units, const Activation* a, float (*out)[16], Prefetch fetch) {
+  F total[R];
+  for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
+  for (int k = 0; k < units; ++k, w += unit_bytes(FMT)) {
+    if (k % 32 == 0) fetch_ahead(fetch);
+    F v;
+    if constexpr (FMT == Format::F32) v = fload(reinterpret_cast<const float*>(w));
+    else if constexpr (FMT == Format::F16) v = fload_f16(reinterpret_cast<const uint16_t*>(w));
+    else v = fload_bf16(reinterpret_cast<const uint16_t*>(w));
+    for (int r = 0; r < R; ++r) total[r] = ffma(v, fset(a[r].x[k]), total[r]);
+  }
+  for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
+}
+
+template <Format FMT, int R>
+constexpr TileFn tile_for() {
+  if constexpr (FMT == Format::Q4_K) return tile_k_min<4, R>;
+  else if constexpr (FMT == Format::Q5_K) return tile_k_min<5, R>;
+  else if constexpr (FMT == Format::Q6_K) return tile_k_offset<6, R>;
+  else if constexpr (FMT == Format::Q3_K) return tile_k_offset<3, R>;
+  else if constexpr (FMT == Format::Q2_K) return tile_q2_k<R>;
+  else if constexpr (FMT == Format::IQ4_XS) return tile_iq4_xs<R>;
+  else if constexpr (info(FMT).code_bits == 0) return tile_float<FMT, R>;
+  else return tile_32<FMT, R>;
+}
+
+}  // namespace divine::DIVINE_LEVEL

@@ -1,0 +1,164 @@
+// The head of a pass: logits of the rows that want them, in chunks of 256 outputs, and what is kept
+// of them: the largest with its id, the log of the sum of exponentials, the top k, or all.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "math.h"
+#include "os.h"
+#include "pass.h"
+#include "pass_tiles.h"
+
+namespace divine {
+namespace {
+
+constexpr int kChunkGroups = 16, kChunkOutputs = kChunkGroups * kLanes;
+
+}  // namespace
+
+void Pass::prepare_head() {
+  const auto& op = std::get<HeadOp>(ex_.ops_.back());
+  const Executor::Value& x = ex_.values_[op.x];
+  head_rows_.clear();
+  for (const auto* list : {&in_->best, &in_->top, &in_->logits})
+    head_rows_.insert(head_rows_.end(), list->begin(), list->end());
+  std::sort(head_rows_.begin(), head_rows_.end());
+  head_rows_.erase(std::unique(head_rows_.begin(), head_rows_.end()), head_rows_.end());
+  const size_t rows = head_rows_.size();
+  keep_.assign(rows, 0);
+  for (const auto* list : {&in_->top, &in_->logits})
+    for (const int r : *list)
+      keep_[size_t(std::lower_bound(head_rows_.begin(), head_rows_.end(), r) -
+                   head_rows_.begin())] = 1;
+  const size_t chunks = size_t(ex_.vocabulary_ + kChunkOutputs - 1) / kChunkOutputs;
+  chunk_max_.resize(rows * chunks);
+  chunk_sum_.resize(rows * chunks);
+  chunk_best_.resize(rows * chunks);
+  if (!in_->top.empty() || !in_->logits.empty())
+    kept_.resize(rows * size_t(ex_.vocabulary_));
+  else
+    std::vector<float>().swap(kept_);
+  for (auto& scratch : head_scratch_) scratch.resize(rows * kChunkOutputs);
+  head_x_.resize(rows * size_t(x.stride));
+  if (rows > head_capacity_) {
+    os::release(head_input_.memory, head_input_.stride * head_capacity_);
+    head_input_.stride = input_.stride;
+    head_input_.memory = static_cast<uint8_t*>(os::reserve(input_.stride * rows));
+    head_capacity_ = rows;
+  }
+  head_input_.layout(x.dim, int(rows), head_x_.data(), x.stride);
+}
+
+bool Pass::step(const HeadOp& op, int, int thread) {
+  head_inputs(op, thread);
+  end_phase(thread);
+  if (meet(thread)) return true;
+  if (!head_rows_.empty()) head_chunks(op, thread);
+  return false;
+}
+
+// Norms and quantizes the head's rows, and hands out the tap "final".
+void Pass::head_inputs(const HeadOp& op, int thread) {
+  const Executor::Value& x = ex_.values_[op.x];
+  const float* weight = op.norm.weight >= 0 ? ex_.vectors_[op.norm.weight].data() : nullptr;
+  const auto norm = [&](int r, float* to) {
+    if (op.norm.eps >= 0.0f) k_.rms_norm(row(op.x, r), weight, op.norm.eps, x.dim, to);
+    else std::memcpy(to, row(op.x, r), sizeof(float) * size_t(x.dim));
+  };
+  for (int i; (i = take(thread, int(head_rows_.size()))) >= 0;) {
+    float* to = head_x_.data() + size_t(i) * x.stride;
+    norm(head_rows_[size_t(i)], to);
+    if (x.dim % 32 == 0) quantize_range(to, 0, x.dim, head_input_.rows[size_t(i)]);
+  }
+  for (size_t t = 0; thread == 0 && t < in_->taps.size(); ++t)
+    for (size_t j = 0; in_->taps[t].first == kFinalTap && j < in_->taps[t].second.size(); ++j)
+      norm(in_->taps[t].second[j], out_->taps[t] + j * size_t(x.dim));
+}
+
+void Pass::head_chunks(const HeadOp& op, int thread) {
+  const Matrix& m = ex_.matrices_[op.matrix];
+  const float* bias = op.bias >= 0 ? ex_.vectors_[op.bias].data() : nullptr;
+  const int rows = int(head_rows_.size()), vocabulary = ex_.vocabulary_;
+  const int chunks = (vocabulary + kChunkOutputs - 1) / kChunkOutputs;
+  float* scratch = head_scratch_[size_t(thread)].data();
+  for (int c; (c = take(thread, chunks)) >= 0;) {
+    const int begin = c * kChunkOutputs, count = std::min(kChunkOutputs, vocabulary - begin);
+    for (int g = c * kChunkGroups; g < std::min((c + 1) * kChunkGroups, m.groups); ++g) {
+      const int at = 16 * g - begin;
+      group_times_rows(m, g, head_input_.rows.data(), rows, [&](int r, const float* v) {
+        float* to = scratch + size_t(r) * kChunkOutputs + at;
+        for (int i = 0; i < 16; ++i)
+          to[i] = bias != nullptr && at + i < count ? v[i] + bias[16 * g + i] : v[i];
+      });
+    }
+    for (int r = 0; r < rows; ++r) {
+      const float* v = scratch + size_t(r) * kChunkOutputs;
+      int best = 0;
+      float max = -std::numeric_limits<float>::infinity();
+      for (int i = 0; i < count; ++i)
+        if (v[i] > max) max = v[i], best = i;
+      const size_t at = size_t(r) * chunks + c;
+      chunk_best_[at] = begin + best;
+      chunk_max_[at] = max;
+      chunk_sum_[at] = k_.sum_exp(v, count, max);
+      if (keep_[size_t(r)])
+        std::memcpy(kept_.data() + size_t(r) * vocabulary + begin, v, sizeof(float) * size_t(count));
+    }
+  }
+}
+
+// Puts the chunks together, in order, and selects what each row wants.
+void Pass::finish_head() {
+  const int vocabulary = ex_.vocabulary_;
+  const size_t chunks = size_t(vocabulary + kChunkOutputs - 1) / kChunkOutputs;
+  struct Summary {
+    int id;
+    float logit, log_sum_exp;
+  };
+  const auto index_of = [&](int r) {
+    return size_t(std::lower_bound(head_rows_.begin(), head_rows_.end(), r) - head_rows_.begin());
+  };
+  const auto summary = [&](size_t i) -> Summary {
+    Summary s{chunk_best_[i * chunks], -std::numeric_limits<float>::infinity(), 0.0f};
+    for (size_t c = 0; c < chunks; ++c)
+      if (chunk_max_[i * chunks + c] > s.logit)
+        s.logit = chunk_max_[i * chunks + c], s.id = chunk_best_[i * chunks + c];
+    float sum = 0.0f;
+    for (size_t c = 0; c < chunks; ++c)
+      sum = sum + chunk_sum_[i * chunks + c] * k_.exp1(chunk_max_[i * chunks + c] - s.logit);
+    s.log_sum_exp = s.logit + float(natural_log(double(sum)));
+    return s;
+  };
+  for (size_t j = 0; j < in_->best.size(); ++j) {
+    const Summary s = summary(index_of(in_->best[j]));
+    out_->best_ids[j] = s.id;
+    out_->best_logits[j] = s.logit;
+    out_->log_sum_exp[j] = s.log_sum_exp;
+  }
+  for (size_t j = 0; j < in_->logits.size(); ++j)
+    std::memcpy(out_->logits + j * size_t(vocabulary),
+                kept_.data() + index_of(in_->logits[j]) * size_t(vocabulary),
+                sizeof(float) * size_t(vocabulary));
+  std::vector<int> ids;
+  for (size_t j = 0; j < in_->top.size(); ++j) {
+    const size_t i = index_of(in_->top[j]);
+    const float* v = kept_.data() + i * size_t(vocabulary);
+    out_->top_log_sum_exp[j] = summary(i).log_sum_exp;
+    ids.resize(size_t(vocabulary));
+    std::iota(ids.begin(), ids.end(), 0);
+    const auto value = [&](int id) {  // NaN sorts last; the sum shows it
+      return v[id] == v[id] ? v[id] : -std::numeric_limits<float>::infinity();
+    };
+    std::partial_sort(ids.begin(), ids.begin() + in_->k, ids.end(), [&](int a, int b) {
+      return value(a) != value(b) ? value(a) > value(b) : a < b;
+    });
+    for (int n = 0; n < in_->k; ++n) {
+      out_->top_ids[j * size_t(in_->k) + n] = ids[n];
+      out_->top_logits[j * size_t(in_->k) + n] = v[ids[n]];
+    }
+  }
+}
+
+}  // namespace divine
