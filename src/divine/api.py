@@ -70,6 +70,7 @@ class Options(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None  # token id -> what is added to its logit
     raw: bool  # a str is continued as it is (special tokens in it are parsed), not as a chat
     tools: Sequence[Mapping[str, Any]] | None  # functions that the chat template describes
+    continue_final_message: bool  # the last message is the beginning of the answer
     logprobs: int | None  # n: the model's own log-probabilities, with the n best; None: none
 
 
@@ -199,7 +200,7 @@ class Model:
     @cached_property
     def template(self) -> ChatTemplate:
         """The chat template; raises TemplateError if the file has none or a wrong one."""
-        return ChatTemplate.from_metadata(self.metadata)
+        return ChatTemplate.from_metadata(self.metadata, str(self._file.path))
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """The answer to a prompt.
@@ -271,27 +272,33 @@ class Model:
         sampling = {name: given[name] for name in SamplingParams.__annotations__ if name in given}
         params = SamplingParams(**{**_sampling_fields(self.defaults), **cast("Any", sampling)})
         return Request(
-            prompt=self._encode(prompt, bool(options.get("raw")), options.get("tools")),
+            prompt=self._encode(prompt, options),
             params=params,
             max_tokens=options.get("max_tokens"),
             stop=_stop_strings(options.get("stop")),
             logprobs=options.get("logprobs"),
         )
 
-    def _encode(
-        self, prompt: Prompt, raw: bool, tools: Sequence[Mapping[str, Any]] | None
-    ) -> list[int]:
+    def _encode(self, prompt: Prompt, options: Options) -> list[int]:
         """Token ids of a prompt in any of its forms."""
+        tools = options.get("tools")
         if isinstance(prompt, str):
-            if raw:
+            if options.get("raw"):
                 if tools:
                     raise UsageError("tools need the chat template, which raw leaves out")
                 return self.tokenizer.encode(prompt, special=True)
             prompt = [{"role": "user", "content": prompt}]
         if len(prompt) > 0 and isinstance(prompt[0], int):
             return _token_ids(cast("Sequence[object]", prompt))
-        messages = cast("Sequence[Message]", prompt)
-        return encode_chat(self.tokenizer, self.template, messages, tools=tools)
+        going_on = bool(options.get("continue_final_message"))
+        return encode_chat(
+            self.tokenizer,
+            self.template,
+            cast("Sequence[Message]", prompt),
+            tools=tools,
+            add_generation_prompt=not going_on,
+            continue_final_message=going_on,
+        )
 
 
 def load(

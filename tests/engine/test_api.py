@@ -57,6 +57,13 @@ def test_a_str_is_one_user_message(model):
     assert model.detokenize(ids) == rendered
 
 
+def test_an_answer_can_be_begun(model):
+    begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": " the"}]
+    continued = model.generate(begun, continue_final_message=True, **GREEDY)
+    rendered = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n the"
+    assert continued.tokens == model.generate(rendered, raw=True, **GREEDY).tokens
+
+
 def test_figures_and_fields(model):
     completion = model.generate("hello", logprobs=2, **GREEDY)
     statistics = dataclasses.asdict(completion.statistics)

@@ -109,15 +109,15 @@ class Engine:
 
     def advance(self, sequence: Sequence) -> None:
         """Step until the sequence has news; steps of other threads count."""
-        while not sequence.news:
+        while not sequence.has_news():
             # With a timeout: a thread that steps in a loop may keep the lock from all others.
             if self._lock.acquire(timeout=POLL_SECONDS):
                 try:
-                    if not sequence.news and not self.step():
+                    if not sequence.has_news() and not self.step():
                         break
                 finally:
                     self._lock.release()
-        assert sequence.news
+        assert sequence.has_news()
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now, from any thread: what it has said so far stays."""

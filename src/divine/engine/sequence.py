@@ -135,8 +135,7 @@ class Sequence:
         """End with an error that the reader of the sequence will get."""
         self.error = error
 
-    @property
-    def news(self) -> bool:
+    def has_news(self) -> bool:
         """take() has something, or never will again."""
         return bool(self._pieces) or self.done
 
