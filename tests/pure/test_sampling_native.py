@@ -184,3 +184,22 @@ def test_wrong_arguments_are_refused():
     for chosen in (-1, 8):
         with pytest.raises(ValueError, match="chosen"):
             _native.log_probabilities(row, chosen, 0)
+
+
+def test_golden_values_of_every_machine():
+    """Written down once: another machine, compiler or CPU level must give these very bits."""
+    noise = native_gumbel(2024, 1, 77, [0, 1, 49151, 151935])
+    assert [float(value).hex() for value in noise] == [
+        "-0x1.8c8c10006553ep-2",
+        "-0x1.f0ddd13095454p-1",
+        "-0x1.26ab33f525b00p-1",
+        "0x1.3889f205250c4p-3",
+    ]
+    mixed = np.arange(5000, dtype=np.int64) * 2654435761 % 4096
+    logits = mixed.astype(np.float32) / np.float32(512)
+    plain = [_native.sample(logits, 1.0, 0, 1.0, 0.0, 7, 0, i) for i in range(8)]
+    assert plain == [2483, 4989, 1953, 1149, 4875, 4624, 3711, 558]
+    filtered = [_native.sample(logits, 0.8, 0, 0.9, 0.05, 7, 0, i) for i in range(8)]
+    assert filtered == [2483, 4989, 1953, 1149, 4875, 2610, 3711, 558]
+    logprobs = [value.hex() for _, value in _native.log_probabilities(logits, 3, 1)]
+    assert logprobs == ["-0x1.f9ba565da3f44p+2", "-0x1.9c3a565da3f44p+2"]
