@@ -93,36 +93,35 @@ class PairMerger:
 
     def _by_heap(self, word: str) -> list[str]:
         """The pieces of one word, in O(n log n)."""
-        ranks, joint = self._ranks, self._joint
+        rank_of, joint = self._ranks.get, self._joint
         pieces = list(word)
-        end = len(pieces)
-        after = list(range(1, end + 1))
-        before = list(range(-1, end - 1))
-        heap = []
-        for i in range(end - 1):
-            key = pieces[i] + joint + pieces[i + 1]
-            rank = ranks.get(key)
-            if rank is not None:
-                heap.append((rank, i, key))
+        size = len(pieces)
+        after = list(range(1, size + 1))
+        before = list(range(-1, size - 1))
+        ranks = [rank_of(a + joint + b) for a, b in pairwise(word)]  # of each piece with the next
+        heap = [rank * size + left for left, rank in enumerate(ranks) if rank is not None]
         heapify(heap)
         while heap:
-            _, left, key = heappop(heap)
-            right = after[left]
-            if right == end or not pieces[left] or pieces[left] + joint + pieces[right] != key:
+            rank, left = divmod(heappop(heap), size)
+            if ranks[left] != rank:
                 continue  # one of the two has been merged with another neighbour meanwhile
+            right = after[left]
             pieces[left] += pieces[right]
             pieces[right] = ""
             following = after[left] = after[right]
-            if following != end:
+            if following != size:
                 before[following] = left
-                key = pieces[left] + joint + pieces[following]
-                if (rank := ranks.get(key)) is not None:
-                    heappush(heap, (rank, left, key))
+                ranks[right] = None
+                found = ranks[left] = rank_of(pieces[left] + joint + pieces[following])
+                if found is not None:
+                    heappush(heap, found * size + left)
+            else:
+                ranks[left] = None
             previous = before[left]
             if previous >= 0:
-                key = pieces[previous] + joint + pieces[left]
-                if (rank := ranks.get(key)) is not None:
-                    heappush(heap, (rank, previous, key))
+                found = ranks[previous] = rank_of(pieces[previous] + joint + pieces[left])
+                if found is not None:
+                    heappush(heap, found * size + previous)
         return [piece for piece in pieces if piece]
 
     @cached_property
@@ -134,30 +133,31 @@ class _PairTable:
     """The ranks as sorted arrays, to look up many pairs at once. Pieces are numbered here anew."""
 
     def __init__(self, ranks: dict[str, int], joint: str) -> None:
-        self._numbers: dict[str, int] = {}
         if joint:
-            sides = [key.split(joint) for key in ranks if key.count(joint) == 1]
-            pairs = [(left, right, ranks[left + joint + right]) for left, right in sides]
+            keys = [key for key in ranks if key.count(joint) == 1]
+            sides = joint.join(keys).split(joint)
+            left, right, order = sides[::2], sides[1::2], [ranks[key] for key in keys]
         else:
-            pairs = [
+            cuts = [
                 (key[:cut], key[cut:], rank)
                 for key, rank in ranks.items()
                 for cut in range(1, len(key))
                 if (cut == 1 or key[:cut] in ranks) and (cut == len(key) - 1 or key[cut:] in ranks)
             ]
-        number = self._number
-        rows = [(number(a), number(b), number(a + b), rank) for a, b, rank in pairs]
-        columns = np.array(rows, np.int64).reshape(-1, 4)
-        self._texts = list(self._numbers)
+            left, right = [cut[0] for cut in cuts], [cut[1] for cut in cuts]
+            order = [cut[2] for cut in cuts]
+        joined = list(map(str.__add__, left, right))
+        self._texts = list(dict.fromkeys(chain(left, right, joined)))
+        self._numbers = {text: number for number, text in enumerate(self._texts)}
         self._base = len(self._texts) + 1
-        keys = columns[:, 0] * self._base + columns[:, 1]
-        order = np.argsort(keys)
-        self._keys = np.append(keys[order], np.iinfo(np.int64).max)
-        self._joined = np.append(columns[order, 2], 0).astype(np.int32)
-        self._rank = np.append(columns[order, 3], _NONE).astype(np.int32)
+        keys_ = self._number_all(left) * self._base + self._number_all(right)
+        by_key = np.argsort(keys_)
+        self._keys = np.append(keys_[by_key], np.iinfo(np.int64).max)
+        self._joined = np.append(self._number_all(joined)[by_key], 0).astype(np.int32)
+        self._rank = np.append(np.array(order, np.int32)[by_key], np.int32(_NONE))
 
-    def _number(self, piece: str) -> int:
-        return self._numbers.setdefault(piece, len(self._numbers))
+    def _number_all(self, texts: list[str]) -> NDArray[np.int64]:
+        return np.array([*map(self._numbers.__getitem__, texts)], np.int64)
 
     def merge(self, words: list[str]) -> list[list[str]] | None:
         """The pieces of each word, or None where joining one rank at a time would differ.
@@ -187,7 +187,7 @@ class _PairTable:
             rank[right] = _NONE
             after[places] = after[right]
             before[after[right]] = places
-            touched = np.unique(np.concatenate((places, before[places])))
+            touched = _sorted_set(np.concatenate((places, before[places])))
             touched = touched[touched != size]
             new_rank, joined[touched] = self._look_up(pieces[touched], pieces[after[touched]])
             rank[touched] = new_rank
@@ -198,9 +198,10 @@ class _PairTable:
 
     def _characters(self, text: str) -> Ints:
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        distinct, where = np.unique(codes, return_inverse=True)
-        numbers = [self._numbers.get(chr(code), -1) for code in distinct.tolist()]
-        return np.append(np.array(numbers, np.int32)[where], np.int32(-1))
+        numbers = np.full(0x110000, -1, np.int32)
+        for character in set(text):
+            numbers[ord(character)] = self._numbers.get(character, -1)
+        return np.append(numbers[codes], np.int32(-1))
 
     def _look_up(self, left: Ints, right: Ints) -> tuple[Ints, Ints]:
         """Rank (_NONE if they cannot be joined) and joined piece of each pair."""
@@ -254,7 +255,15 @@ class _RankQueue:
 
     def pop(self) -> tuple[int, Ints]:
         rank = heappop(self._ranks)
-        return rank, np.unique(np.concatenate(self._places.pop(rank)))
+        return rank, _sorted_set(np.concatenate(self._places.pop(rank)))
+
+
+def _sorted_set(values: Ints) -> Ints:
+    """np.unique, which hashes integers and is several times as slow on sorted ones."""
+    values.sort()
+    first = np.ones(values.size, bool)
+    first[1:] = values[1:] != values[:-1]
+    return values[first]
 
 
 def _without_overlap(places: Ints, after: Ints) -> Ints:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 
@@ -27,16 +28,42 @@ class SpecialSplitter:
             elif part:
                 yield part
 
-    def break_up(self, text: str, sentinel: str) -> str:
-        """The text with a sentinel after the first character of every token text in it.
+    def protect(self, text: str, sentinel: str) -> str:
+        """The text with sentinels in it, so that no token text is found in it or across its ends.
 
-        Repeated until none is left: breaking one may leave another that overlapped it.
+        A sentinel goes after the first character of every token text, again where breaking one
+        leaves another that overlapped it, and into what begins a token text at the end of the text
+        or ends one at its start, and so might become whole beside other text. Texts of a single
+        character cannot be protected.
         """
-        if self._pattern is None:
+        breakable, beginnings, endings = self._breakable
+        if breakable is None:
             return text
-        while self._pattern.search(text):
-            text = self._pattern.sub(lambda match: match[0][0] + sentinel + match[0][1:], text)
+        while breakable.search(text):
+            text = breakable.sub(lambda match: match[0][0] + sentinel + match[0][1:], text)
+        size = len(text)
+        longest = min(self._longest, size + 1)
+        cuts = {size - n + 1 for n in range(2, longest) if text[size - n :] in beginnings}
+        cuts |= {n - 1 for n in range(2, longest) if text[:n] in endings}
+        for cut in sorted(cuts, reverse=True):
+            text = text[:cut] + sentinel + text[cut:]
         return text
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids), default=0)
+
+    @cached_property
+    def _breakable(self) -> tuple[re.Pattern[str] | None, frozenset[str], frozenset[str]]:
+        """Pattern of the longer texts, and their proper beginnings and endings."""
+        texts = {text: id_ for text, id_ in self._ids.items() if len(text) > 1}
+        if not texts:
+            return None, frozenset(), frozenset()
+        return (
+            re.compile(_alternatives(texts)),
+            frozenset(text[:n] for text in texts for n in range(2, len(text))),
+            frozenset(text[-n:] for text in texts for n in range(2, len(text))),
+        )
 
 
 def _alternatives(texts: Mapping[str, int]) -> str:

@@ -105,9 +105,24 @@ class Tokenizer:
         No EOS is ever added. Raises UsageError for lone surrogates.
         """
         _check_unicode(text)
+        parts = (self.specials if special else self._plain).split(text)
+        return self._join(parts, bos, continuation)
+
+    def encode_parts(self, parts: Iterable[str | int], *, bos: bool | None = None) -> list[int]:
+        """The ids of a text given as ordinary text and tokens in turn; see encode()."""
+        pieces: list[str | int] = []
+        for part in parts:
+            if isinstance(part, int):
+                pieces.append(part)
+            else:
+                _check_unicode(part)
+                pieces += self._plain.split(part)
+        return self._join(pieces, bos, False)
+
+    def _join(self, parts: Iterable[str | int], bos: bool | None, continuation: bool) -> list[int]:
         ids: list[int] = []
         after_token = not continuation  # as at the start, a dummy space follows every special token
-        for part in (self.specials if special else self._plain).split(text):
+        for part in parts:
             if isinstance(part, int):
                 ids.append(part)
                 after_token = True
@@ -152,8 +167,29 @@ class Tokenizer:
     @cached_property
     def specials(self) -> SpecialSplitter:
         """All tokens that special=True finds in text."""
-        types = (TokenType.CONTROL, TokenType.USER_DEFINED)
-        return SpecialSplitter(self._vocabulary.odd_of_type(*types))
+        return SpecialSplitter(self._parsed)
+
+    @cached_property
+    def markers(self) -> SpecialSplitter:
+        """Those of them that text is never parsed for without special=True."""
+        kept = self._vocabulary.kept_whole
+        return SpecialSplitter({text: id_ for text, id_ in self._parsed.items() if id_ not in kept})
+
+    @cached_property
+    def controls(self) -> SpecialSplitter:
+        """The markers that no text may make: control tokens, and what ends a generation."""
+        types, ends = self._vocabulary.types, self.end_ids
+        return SpecialSplitter(
+            {
+                text: id_
+                for text, id_ in self._parsed.items()
+                if types[id_] == TokenType.CONTROL or id_ in ends
+            }
+        )
+
+    @cached_property
+    def _parsed(self) -> dict[str, int]:
+        return self._vocabulary.odd_of_type(TokenType.CONTROL, TokenType.USER_DEFINED)
 
     def _shown(self, id_: int) -> bytes:
         self._check(id_)
