@@ -1,0 +1,126 @@
+"""Divine's native core: CPU levels, executor, sampling."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def formats() -> list:
+    """Block formats the kernels know, by GGML name."""
+
+def levels() -> list[str]:
+    """CPU levels this machine has, plainest first."""
+
+def best_level() -> tuple:
+    """The level that would be used, and a warning or ''."""
+
+def check_level(name: str) -> str:
+    """Compares a level with scalar on small data: '' or what differs."""
+
+def processors() -> int:
+    """Logical processors this process may use."""
+
+def read_bandwidth(bytes: int, threads: int, repeats: int = 3) -> float:
+    """Memory read bandwidth, GB/s (10^9)."""
+
+def in_cache_rate(format: str, threads: int, rows: int = 4, seconds: float = 0.2, level: str = '') -> float:
+    """Multiply-adds per second of one matrix kernel on cached data, 10^9."""
+
+def dequantize_repacked(format: str, rows: int, columns: int, raw: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+    """Repacks blocks and decodes them again (a test of the layout)."""
+
+def random_weights(format: str, rows: int, columns: int, seed: int) -> object:
+    """Valid random blocks of a matrix, as bytes of a file."""
+
+class State:
+    """Keys and values of one sequence."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def commit(self, path: Sequence[int]) -> None: ...
+
+    def truncate(self, length: int) -> None: ...
+
+    def fork(self) -> State: ...
+
+    def poison(self) -> None:
+        """Fill every slot that is not committed with NaN (tests)."""
+
+    def bytes_at(self, position: int) -> bytes:
+        """The keys and values of one committed position (tests)."""
+
+class Executor:
+    """A program with its weights; see backends/cpu/backend.py."""
+
+    def __init__(self, level: str, threads: int, max_rows: int, weight_bytes: int) -> None: ...
+
+    def add_matrix(self, format: str, out: int, columns: int, raw: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
+
+    def add_vector(self, data: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
+
+    def add_value(self, dim: int) -> int: ...
+
+    def add_rope(self, half: bool, dims: int, magnitude: float, frequencies: Sequence[float]) -> int: ...
+
+    def embed(self, out: int, table: int, scale: float) -> None: ...
+
+    def linear(self, x: int, parts: Sequence[Sequence[int]], norm: tuple[int, float] | None, residual: int) -> None: ...
+
+    def attention(self, out: int, q: int, k: int, v: int, layer: int, heads: int, kv_heads: int, head_dim: int, scale: float, rope: int, q_norm: tuple[int, float] | None, k_norm: tuple[int, float] | None, window: int, softcap: float) -> None: ...
+
+    def gated_mlp(self, out: int, x: int, gate: int, up: int, gelu: bool, norm: tuple[int, float] | None) -> None: ...
+
+    def tap(self, x: int) -> None: ...
+
+    def head(self, x: int, matrix: int, bias: int, norm: tuple[int, float] | None) -> None: ...
+
+    def finish(self, vocabulary: int, dim: int) -> None: ...
+
+    def new_state(self, capacity: int, kv_type: str) -> State: ...
+
+    def run(self, states: list, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, takes_vector: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, best: Sequence[int], top: Sequence[int], k: int, logits: Sequence[int], taps: Sequence[tuple[int, Sequence[int]]]) -> object: ...
+
+    def cancel(self) -> None: ...
+
+    @property
+    def level(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def max_rows(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+def sample(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], temperature: float, top_k: int, top_p: float, min_p: float, seed: int, choice: int, position: int) -> int:
+    """
+    Choose a token from float32 logits [vocabulary]: top-k, top-p, min-p, then the argmax of
+    logit / temperature plus the noise of (seed, choice, position). -1 if a logit is NaN or
+    +infinity, or none is finite.
+    """
+
+def gumbel(seed: int, choice: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+    """The noise of each token id, float64 [n]."""
+
+def log_probabilities(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], chosen: int, top: int) -> list:
+    """
+    [(token, log-softmax)] of the chosen token, then of the `top` most probable; empty where
+    sample() returns -1.
+    """
