@@ -321,7 +321,7 @@ def load(
     if kv_type not in ("f16", "q8_0"):
         raise UsageError(f'kv_type is {kv_type!r}; allowed are "f16" and "q8_0"')
     if threads is not None:
-        check_integer("threads", threads, 1, 1024)
+        check_integer("threads", threads, 1, 256)
     chosen = create_backend(backend)
     file = open_gguf(model)
     try:
