@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from divine.cli.main import execute
-from tiny_models import tiny_llama
+from tiny_models import ENDOFTEXT, IM_END, tiny_llama
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     tiny_llama(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Arguments with which an answer goes on until someone stops it."""
+    path = tmp_path_factory.mktemp("endless") / "endless.gguf"
+    tiny_llama(path, context=1 << 20)
+    banned = (f"--logit-bias={token}=-inf" for token in (ENDOFTEXT, IM_END))
+    return str(path), "--temp", "1", "--ctx", str(1 << 17), *banned
 
 
 def assert_one_sentence(result: Result, *words: str) -> None:

@@ -74,13 +74,15 @@ def _native(threads: int, available: int) -> dict[str, Any]:
         native = importlib.import_module("divine.backends.cpu._native")
     except ImportError as error:
         return {"error": f"the native module cannot be loaded: {error}"}
-    report: dict[str, Any] = {"threads": threads}
-    for name in ("levels", "level"):
-        if hasattr(native, name):
-            report[f"{name}_in_use" if name == "level" else name] = getattr(native, name)()
+    level, warning = native.best_level()
     nbytes = min(_ROOF_BYTES, available // 4)
-    report["memory_roof_gb_s"] = round(native.read_bandwidth(nbytes, threads), 2)
-    return report
+    return {
+        "levels": native.levels(),
+        "level_in_use": level,
+        "warning": warning or None,
+        "threads": threads,
+        "memory_roof_gb_s": round(native.read_bandwidth(nbytes, threads), 2),
+    }
 
 
 def _version(name: str) -> str:
