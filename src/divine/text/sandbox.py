@@ -1,8 +1,8 @@
 """A jinja2 sandbox in which a hostile template can neither reach Python nor run or grow for long.
 
 jinja2's immutable sandbox keeps templates from Python's internals. What it does not bound is
-bounded here: every loop step, call, filter, operator and joining of text is charged to a Meter with limits
-on time, on the size of one value and on all that is produced. Knows nothing about chats.
+bounded here: every loop step, call, filter, operator and joining of text is charged to a Meter with
+limits on time, on the size of one value and on all that is produced. Knows nothing about chats.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class _Charge(NodeTransformer):
         return _filter(node, "_made") if isinstance(node.arg, nodes.Slice) else node
 
 
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filter(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 

@@ -76,6 +76,10 @@ class Vocabulary:
         )
         numbers = dict(zip(texts, range(len(texts)), strict=True))
         by_text = {numbers[text] for text in END_TEXTS if text in numbers}
+        # A byte-level vocabulary may hold "</s>" as the HTML that it is; its own end is another.
+        tag = numbers.get("</s>")
+        if tag is not None and types[tag] == TokenType.NORMAL and eos is not None:
+            by_text.discard(tag)
         ends = frozenset(by_text | {id_ for id_ in (eos, *turn_ends) if id_ is not None})
         template = metadata.str(keys.CHAT_TEMPLATE, "")
         odd: list[int] = np.flatnonzero(np.array(types) != TokenType.NORMAL).tolist()
