@@ -158,6 +158,16 @@ void State::poison() {
   }
 }
 
+void State::fill(int length) {
+  if (length < 0 || length > capacity_)
+    throw std::invalid_argument("fill: the length must be within the capacity");
+  ensure(length);
+  for (uint8_t* chunk : chunks_) std::memset(chunk, 0x11, shape_.chunk_bytes);
+  length_ = length;
+  pending_rows_.clear();
+  pending_parents_.clear();
+}
+
 std::vector<uint8_t> State::bytes_at(int slot) const {
   std::vector<uint8_t> out;
   const int lane = slot % kKeyBlock;

@@ -55,6 +55,8 @@ class State {
   void truncate(int length);
   // Overwrites every slot that is not committed with NaN (tests: nothing may depend on them).
   void poison();
+  // Commits `length` positions of arbitrary values (benchmarks: speed does not depend on them).
+  void fill(int length);
   // The bytes of one committed position's keys and values, all layers, in a plain order (tests).
   std::vector<uint8_t> bytes_at(int slot) const;
 

@@ -121,6 +121,9 @@ void bind_executor(nb::module_& m) {
       .def("truncate", &State::truncate, "length"_a)
       .def("fork", [](const State& s) { return std::make_unique<State>(s); })
       .def("poison", &State::poison, "Fill every slot that is not committed with NaN (tests).")
+      .def("fill", &State::fill, "length"_a, "Commit arbitrary values (benchmarks).")
+      .def_prop_ro("bytes_per_position",
+                   [](const State& s) { return s.shape().chunk_bytes / kSplit; })
       .def(
           "bytes_at",
           [](const State& s, int position) {

@@ -7,6 +7,10 @@
 
 namespace divine::DIVINE_LEVEL {
 
+// Ends a step of a sum here: left alone, GCC gathers the products of a whole block before it adds
+// any, and spills them all.
+#define DIVINE_IN_ORDER(x) asm("" : "+x"((x).a), "+x"((x).b))
+
 struct F {
   __m256 a, b;
 };
@@ -150,7 +154,9 @@ inline Acc aoffset(const int32_t* pairs) {
   return iset((int16_t(*pairs & 0xffff) + int16_t(*pairs >> 16)) * OFFSET);
 }
 inline Acc adot(Acc acc, B w, A a) {
-  return {_mm256_dpbusd_avx_epi32(acc.a, w.a, a), _mm256_dpbusd_avx_epi32(acc.b, w.b, a)};
+  acc = {_mm256_dpbusd_avx_epi32(acc.a, w.a, a), _mm256_dpbusd_avx_epi32(acc.b, w.b, a)};
+  DIVINE_IN_ORDER(acc);
+  return acc;
 }
 inline I awiden(Acc acc, S s) {
   return {_mm256_mullo_epi32(acc.a, s.a), _mm256_mullo_epi32(acc.b, s.b)};
@@ -187,8 +193,10 @@ inline Acc aoffset(const int32_t* pairs) {
   return {v, v};
 }
 inline Acc adot(Acc acc, B w, A a) {
-  return {_mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, a)),
-          _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, a))};
+  acc = {_mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, a)),
+         _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, a))};
+  DIVINE_IN_ORDER(acc);
+  return acc;
 }
 inline I awiden(Acc acc, S s) {
   return {_mm256_madd_epi16(acc.a, s.a), _mm256_madd_epi16(acc.b, s.b)};
@@ -197,10 +205,13 @@ inline I idot(I acc, const SignedCodes& w, A a) {
   const __m256i one = _mm256_set1_epi16(1);
   const __m256i pa = _mm256_maddubs_epi16(w.magnitude.a, _mm256_sign_epi8(a, w.w.a));
   const __m256i pb = _mm256_maddubs_epi16(w.magnitude.b, _mm256_sign_epi8(a, w.w.b));
-  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pa, one)),
-          _mm256_add_epi32(acc.b, _mm256_madd_epi16(pb, one))};
+  acc = {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pa, one)),
+         _mm256_add_epi32(acc.b, _mm256_madd_epi16(pb, one))};
+  DIVINE_IN_ORDER(acc);
+  return acc;
 }
 
 #endif
+#undef DIVINE_IN_ORDER
 
 }  // namespace divine::DIVINE_LEVEL

@@ -182,6 +182,10 @@ class _PairTable:
             lowest, places = queue.pop()
             places = _without_overlap(places[rank[places] == lowest], after)
             right = after[places]
+            # One by one, each join would see its right neighbour before that one is joined itself.
+            soon, _ = self._look_up(joined[places], pieces[after[right]])
+            if soon.size and soon.min() <= lowest:
+                return None
             pieces[places] = joined[places]
             alive[right] = False
             rank[right] = _NONE
