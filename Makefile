@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= smollm2
-PROMPT ?= What is the capital of France?
+PROMPT ?= What is gravity?
 JOBS ?= 2
 
 SOURCES := $(shell find src cpp -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
@@ -22,7 +22,7 @@ SOURCES := $(shell find src cpp -type f -not -name '*.pyc' -not -name '*.so' 2>/
 demo: $(VENV)/installed
 	@$(BIN)/divine pull $(MODEL)
 	@echo '> $(PROMPT)'
-	@$(BIN)/divine run $(MODEL) '$(PROMPT)' --temp 0
+	@$(BIN)/divine run $(MODEL) '$(PROMPT)' --temp 0 -n 200
 
 test: $(VENV)/installed $(VENV)/test-tools
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -36,8 +36,10 @@ def command(
     prepare_output()
     from divine import bench
     from divine.cli.console import print_json
-    from divine.cli.report import show, write_json
+    from divine.cli.report import check_writable, show, write_json
 
+    if json is not None and json != "-":
+        check_writable(Path(json))  # measuring takes minutes
     result = bench.run(target, threads=threads, progress=note)
     if json == "-":
         print_json(result)

@@ -46,6 +46,9 @@ def _summary(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("plain decoding", f"{plain['tok_s']:.1f} tok/s, {share}"))
     if prefill := result.get("prefill"):
         lines.append((f"prefill of {prefill['tokens']}", f"{prefill['tok_s']:.1f} tok/s"))
+    if long := result.get("long_context"):
+        share = f"{100 * long['roof_share']:.0f} % of the roof, keys and values counted"
+        lines.append((f"decoding at {long['tokens']:,}", f"{long['tok_s']:.1f} tok/s, {share}"))
     if "load_s" in result:
         lines.append(("load", f"{result['load_s']:.2f} s"))
     if "peak_rss_mb" in result:
@@ -53,11 +56,29 @@ def _summary(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def check_writable(path: Path) -> None:
+    """Raise UsageError when write_json(path, ...) could not write."""
+    partial = _partial(path)
+    try:
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def write_json(path: Path, result: Mapping[str, Any]) -> None:
     """Write the figures whole or not at all. Raises UsageError when the file cannot be written."""
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     try:
         partial.write_text(json.dumps(jsonable(result), indent=1, allow_nan=False) + "\n", "utf-8")
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be written: {error.strerror or error}")
