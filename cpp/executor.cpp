@@ -67,7 +67,7 @@ int Executor::add_vector(const float* data, int n) {
 }
 
 int Executor::add_value(int dim) {
-  require(dim > 0, "add_value: bad width");
+  require(dim > 0 && dim <= 1 << 20, "add_value: the width must be 1 to 2^20");
   values_.push_back({dim, (dim + kLanes - 1) / kLanes * kLanes, nullptr});
   return int(values_.size()) - 1;
 }
@@ -130,6 +130,7 @@ class Checker {
   void operator()(const AttentionOp& o) const {
     require(o.heads > 0 && o.kv_heads > 0 && o.heads % o.kv_heads == 0, "attention: heads");
     require(o.head_dim > 0 && o.head_dim % 16 == 0 && o.head_dim <= 1024, "attention: head_dim");
+    require(o.heads <= 1 << 16, "attention: heads");  // so that products below do not overflow
     require(dim(o.q) == o.heads * o.head_dim && dim(o.out) == o.heads * o.head_dim &&
                 dim(o.k) == o.kv_heads * o.head_dim && dim(o.v) == o.kv_heads * o.head_dim,
             "attention: widths");
@@ -164,10 +165,17 @@ void Executor::finish(int vocabulary, int dim) {
   for (const Value& v : values_) dims.push_back(v.dim);
   const Checker check(matrices_, vectors_, dims, ropes_.size());
   require(std::holds_alternative<EmbedOp>(ops_.front()), "the first operation must be embed");
+  const auto dim_of = [&](int value) { return values_[size_t(value)].dim; };
   for (size_t i = 0; i < ops_.size(); ++i) {
     std::visit(check, ops_[i]);
     require(std::holds_alternative<HeadOp>(ops_[i]) == (i + 1 == ops_.size()),
             "the last operation, and no other, must be the head");
+    require(i == 0 || !std::holds_alternative<EmbedOp>(ops_[i]), "no later operation may be embed");
+    // What a pass returns of a tap is as wide as the model.
+    if (const auto* tap = std::get_if<TapOp>(&ops_[i]))
+      require(dim_of(tap->x) == dim, "tap: width differs from the model's");
+    if (const auto* h = std::get_if<HeadOp>(&ops_[i]))
+      require(dim_of(h->x) == dim, "head: width differs from the model's");
     if (const auto* a = std::get_if<AttentionOp>(&ops_[i])) {
       require(a->layer == int(layer_shapes_.size()), "attention layers must come in order");
       require(a->rope < 0 || ropes_[a->rope].dims <= a->head_dim, "rope wider than the head");
