@@ -214,6 +214,7 @@ std::unique_ptr<State> Executor::new_state(int capacity, KvType type) const {
 
 bool Executor::run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll) {
   require(finished_, "run: the program is not finished");
+  const std::lock_guard one(running_);
   return pass_->run(input, output, poll);
 }
 

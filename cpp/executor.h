@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <variant>
 #include <vector>
@@ -116,7 +117,7 @@ class Executor {
   std::unique_ptr<State> new_state(int capacity, KvType type) const;
   // Throws std::invalid_argument, std::overflow_error (a sequence is full). poll() is called now and
   // then on the calling thread; when it returns true, or after cancel(), the pass is given up between
-  // two operations and run() returns false with the states as they were.
+  // two operations and run() returns false with the states as they were. A second thread waits.
   bool run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll);
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
@@ -151,6 +152,7 @@ class Executor {
   uint8_t* buffers_ = nullptr;
   size_t buffer_bytes_ = 0;
   std::unique_ptr<Pass> pass_;
+  std::mutex running_;  // one pass at a time: it works in the executor's buffers
   std::atomic<bool> cancel_{false};
 };
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
@@ -45,6 +46,33 @@ KvType kv_type(const std::string& name) {
   throw std::invalid_argument("the KV type must be f16 or q8_0, not " + name);
 }
 
+// The states of a running pass. Other threads hold the GIL meanwhile and must not touch them; the
+// set is only used with the GIL held.
+std::vector<const State*> states_in_use;
+
+const State& idle(const State& s) {
+  if (std::find(states_in_use.begin(), states_in_use.end(), &s) != states_in_use.end())
+    throw std::invalid_argument("a state is given twice or is in use by a running pass");
+  return s;
+}
+State& idle(State& s) { return const_cast<State&>(idle(const_cast<const State&>(s))); }
+
+class InUse {  // marks states for the length of a pass, and keeps them alive
+ public:
+  State* add(const nb::handle& object) {
+    State* s = nb::cast<State*>(object);
+    mine_.emplace_back(nb::borrow(object), &idle(*s));
+    states_in_use.push_back(s);
+    return s;
+  }
+  ~InUse() {
+    for (const auto& [object, s] : mine_) std::erase(states_in_use, s);
+  }
+
+ private:
+  std::vector<std::pair<nb::object, const State*>> mine_;
+};
+
 using Taps = std::vector<std::pair<int, std::vector<int>>>;
 
 nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const Ints& parents,
@@ -61,15 +89,19 @@ nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const I
   in.sequences = sequences.data();
   if (vectors) {
     check_aligned(*vectors);
-    if (!takes_vector || vectors->shape(0) != tokens.size() ||
-        takes_vector->size() != tokens.size() || vectors->shape(1) != size_t(ex.dim()))
-      throw std::invalid_argument("vectors must be [rows, dim] with a flag for each row");
+    if (vectors->shape(0) != tokens.size() || vectors->shape(1) != size_t(ex.dim()))
+      throw std::invalid_argument("vectors must be [rows, dim]");
     in.vectors = vectors->data();
+  }
+  if (takes_vector) {
+    if (takes_vector->size() != tokens.size())
+      throw std::invalid_argument("takes_vector must have a flag for each row");
     in.takes_vector = takes_vector->data();
   }
+  InUse in_use;
   for (const nb::handle& s : states) {
     if (!nb::isinstance<State>(s)) throw std::invalid_argument("states must be native states");
-    in.states.push_back(nb::cast<State*>(s));
+    in.states.push_back(in_use.add(s));
   }
   in.best = std::move(best), in.top = std::move(top), in.logits = std::move(logits);
   in.k = k;
@@ -117,11 +149,13 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("length", &State::length)
       .def_prop_ro("capacity", &State::capacity)
       .def_prop_ro("nbytes", &State::nbytes)
-      .def("commit", &State::commit, "path"_a)
-      .def("truncate", &State::truncate, "length"_a)
-      .def("fork", [](const State& s) { return std::make_unique<State>(s); })
-      .def("poison", &State::poison, "Fill every slot that is not committed with NaN (tests).")
-      .def("fill", &State::fill, "length"_a, "Commit arbitrary values (benchmarks).")
+      .def("commit", [](State& s, const std::vector<int>& path) { idle(s).commit(path); }, "path"_a)
+      .def("truncate", [](State& s, int length) { idle(s).truncate(length); }, "length"_a)
+      .def("fork", [](const State& s) { return std::make_unique<State>(idle(s)); })
+      .def("poison", [](State& s) { idle(s).poison(); },
+           "Fill every slot that is not committed with NaN (tests).")
+      .def("fill", [](State& s, int length) { idle(s).fill(length); }, "length"_a,
+           "Commit arbitrary values (benchmarks).")
       .def_prop_ro("bytes_per_position",
                    [](const State& s) { return s.shape().chunk_bytes / kSplit; })
       .def(
@@ -129,7 +163,7 @@ void bind_executor(nb::module_& m) {
           [](const State& s, int position) {
             if (position < 0 || position >= s.length())
               throw std::invalid_argument("position is not committed");
-            const std::vector<uint8_t> bytes = s.bytes_at(position);
+            const std::vector<uint8_t> bytes = idle(s).bytes_at(position);
             return nb::bytes(bytes.data(), bytes.size());
           },
           "position"_a, "The keys and values of one committed position (tests).");
