@@ -49,7 +49,7 @@ def both_ways(words: list[str], ranks: dict[str, int], joint: str) -> list[list[
     found = []
     for threshold in (1 << 30, 1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merge, "BULK_CHARACTERS", threshold)
+            patch.setattr(merge, "BULK_LENGTH", threshold)
             merger = PairMerger(ids, ranks, joint, lambda piece: [-1])
             found.append(merger.encode(words))
     assert found[0] == expected

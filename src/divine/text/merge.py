@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 CACHED_WORDS = 1 << 16  # forget all of them when there are more: a bound, not a tuning knob
 CACHED_LENGTH = 64
-BULK_CHARACTERS = 100_000  # from here on the rounds of NumPy are cheaper than the heap
+BULK_LENGTH = 4096  # of a word from which on the rounds of NumPy are cheaper than the heap
 _NONE = np.iinfo(np.int32).max  # rank of a pair that cannot be joined
 
 Ints = NDArray[np.int32]
@@ -81,15 +81,17 @@ class PairMerger:
         return word in self._ids and self._whole_words(word)
 
     def _merge(self, words: list[str]) -> Iterable[list[int]]:
-        if sum(map(len, words)) >= BULK_CHARACTERS:
-            in_bulk = self._table.merge(words)
-            if in_bulk is not None:
-                return (list(chain.from_iterable(map(self._tokens, word))) for word in in_bulk)
-        return (list(chain.from_iterable(map(self._tokens, self._by_heap(word)))) for word in words)
+        long = [word for word in words if len(word) >= BULK_LENGTH]
+        in_bulk = self._table.merge(long) if long else None
+        pieces = dict(zip(long, in_bulk, strict=True)) if in_bulk else {}
+        return (self._tokens(pieces.get(word) or self._by_heap(word)) for word in words)
 
-    def _tokens(self, piece: str) -> list[int]:
-        token = self._ids.get(piece)
-        return self._spell(piece) if token is None else [token]
+    def _tokens(self, pieces: list[str]) -> list[int]:
+        try:
+            return list(map(self._ids.__getitem__, pieces))
+        except KeyError:
+            tokens = ([self._ids[one]] if one in self._ids else self._spell(one) for one in pieces)
+            return list(chain.from_iterable(tokens))
 
     def _by_heap(self, word: str) -> list[str]:
         """The pieces of one word, in O(n log n)."""
@@ -237,7 +239,7 @@ class _RankQueue:
 
     def __init__(self) -> None:
         self._ranks: list[int] = []
-        self._places: dict[int, list[Ints]] = {}
+        self._places: dict[int, list[int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
@@ -247,19 +249,22 @@ class _RankQueue:
         places, ranks = places[useful], ranks[useful]
         if not places.size:
             return
-        order = np.argsort(ranks, kind="stable")
-        places, ranks = places[order], ranks[order]
-        cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
-        for start, stop in pairwise(cuts):
-            rank = int(ranks[start])
-            if rank not in self._places:
-                self._places[rank] = []
-                heappush(self._ranks, rank)
-            self._places[rank].append(places[start:stop])
+        if ranks.min() == ranks.max():  # a long run: all at once
+            self._bucket(int(ranks[0])).extend(places.tolist())
+            return
+        for place, rank in zip(places.tolist(), ranks.tolist(), strict=True):
+            self._bucket(rank).append(place)
+
+    def _bucket(self, rank: int) -> list[int]:
+        bucket = self._places.get(rank)
+        if bucket is None:
+            bucket = self._places[rank] = []
+            heappush(self._ranks, rank)
+        return bucket
 
     def pop(self) -> tuple[int, Ints]:
         rank = heappop(self._ranks)
-        return rank, _sorted_set(np.concatenate(self._places.pop(rank)))
+        return rank, _sorted_set(np.array(self._places.pop(rank), np.int32))
 
 
 def _sorted_set(values: Ints) -> Ints:
