@@ -9,25 +9,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import process
-
-LIMITS = ("--temp", "0", "-n", "6")
+from .conftest import Result
 
 
-def chat(tiny: Path, *lines: str, arguments: tuple[str, ...] = LIMITS):
-    return process("chat", tiny, *arguments, stdin="\n".join(lines).encode())
+@pytest.fixture
+def chat(divine: Callable[..., Result], tiny: Path) -> Callable[..., Result]:
+    """A chat whose lines come from a file, with short greedy answers."""
+
+    def run(*lines: str) -> Result:
+        return divine("chat", tiny, "--temp", "0", "-n", "6", stdin="\n".join(lines).encode())
+
+    return run
 
 
 def saved(path: Path) -> dict[str, object]:
     return json.loads(path.read_text())
 
 
-def test_turns_and_end_of_input(tiny, tmp_path):
-    result = chat(tiny, "hello", "", "hello again", f"/save {tmp_path / 'talk.json'}")
+def test_turns_and_end_of_input(chat, tmp_path):
+    result = chat("hello", "", "hello again", f"/save {tmp_path / 'talk.json'}")
     assert result.code == 0, result.err
     turns = saved(tmp_path / "talk.json")["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant"] * 2
@@ -36,21 +41,20 @@ def test_turns_and_end_of_input(tiny, tmp_path):
     assert result.out == "".join(turn["content"] + "\n" for turn in turns[1::2])
 
 
-def test_an_answer_is_that_of_the_whole_conversation(tiny, tmp_path):
+def test_an_answer_is_that_of_the_whole_conversation(chat, tmp_path):
     """Reuse of what was read before must not change it."""
     target = tmp_path / "talk.json"
-    chat(tiny, "hello", "and now?", f"/save {target}")
+    chat("hello", "and now?", f"/save {target}")
     once = saved(target)
     shorter = {"system": None, "messages": once["messages"][:2]}
     target.write_text(json.dumps(shorter))
-    chat(tiny, f"/load {target}", "and now?", f"/save {target}")
+    chat(f"/load {target}", "and now?", f"/save {target}")
     assert saved(target) == once
 
 
-def test_commands(tiny, tmp_path):
+def test_commands(chat, tmp_path):
     target = tmp_path / "talk.json"
     result = chat(
-        tiny,
         "/help",
         "/system Be brief.",
         "first",
@@ -86,9 +90,9 @@ def test_commands(tiny, tmp_path):
         ("x" * 30_000, "/clear starts afresh"),
     ],
 )
-def test_a_failed_turn_does_not_end_the_chat(tiny, tmp_path, line, words):
+def test_a_failed_turn_does_not_end_the_chat(chat, tmp_path, line, words):
     target = tmp_path / "talk.json"
-    result = chat(tiny, line, "hello", f"/save {target}")
+    result = chat(line, "hello", f"/save {target}")
     assert result.code == 0
     complaints = [text for text in result.err.splitlines() if text.startswith("divine: ")]
     assert len(complaints) == 1
@@ -96,8 +100,8 @@ def test_a_failed_turn_does_not_end_the_chat(tiny, tmp_path, line, words):
     assert saved(target)["messages"][0]["content"] == "hello"
 
 
-def test_a_line_goes_on_after_a_backslash(tiny, tmp_path):
-    chat(tiny, "one\\", "two", f"/save {tmp_path / 'talk.json'}")
+def test_a_line_goes_on_after_a_backslash(chat, tmp_path):
+    chat("one\\", "two", f"/save {tmp_path / 'talk.json'}")
     assert saved(tmp_path / "talk.json")["messages"][0]["content"] == "one\ntwo"
 
 

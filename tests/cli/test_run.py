@@ -45,8 +45,8 @@ def test_the_same_prompt_by_every_way(divine, tiny, tmp_path):
     assert divine("run", tiny, "-p", "hello", *GREEDY).out == expected
     assert divine("run", "-m", tiny, "hello", *GREEDY).out == expected
     assert divine("run", tiny, "-f", tmp_path / "prompt", *GREEDY).out == expected
-    assert process("run", tiny, *GREEDY, stdin=b"hello").out == expected
-    assert process("run", tiny, "-", *GREEDY, stdin=b"hello").out == expected
+    assert divine("run", tiny, *GREEDY, stdin=b"hello").out == expected
+    assert divine("run", tiny, "-", *GREEDY, stdin=b"hello").out == expected
 
 
 def test_both_backends_take_it(divine, tiny):
@@ -116,8 +116,8 @@ def test_values_out_of_range(divine, tiny, arguments, code, words):
     assert_one_sentence(result, *words)
 
 
-def test_a_prompt_that_is_not_utf8(tiny):
-    result = process("run", tiny, stdin=b"ok \xff")
+def test_a_prompt_that_is_not_utf8(divine, tiny):
+    result = divine("run", tiny, stdin=b"ok \xff")
     assert result.code == 2
     assert_one_sentence(result, "standard input is not UTF-8 at byte 3")
 
