@@ -147,11 +147,13 @@ class CpuExecutable:
             (result.log_sum_exp, want.best),
             (result.top_log_sum_exp, want.top[0]),
             (result.logits, want.logits),
+            *((result.taps[name], chosen) for name, chosen in want.taps.items()),
         ]
         for values, chosen in sums:
             if len(chosen) and not np.isfinite(values).all():
-                positions = row_positions(rows, [state.length for state in states])
-                require_finite(values, chosen, positions)
+                lengths = np.array([state.length for state in states], np.int32)
+                lines = values.reshape(len(chosen), -1)
+                require_finite(lines, chosen, row_positions(rows, lengths))
 
     def cancel(self) -> None:
         """Stop the pass in progress at its next operation."""
