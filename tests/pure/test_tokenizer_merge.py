@@ -1,4 +1,4 @@
-"""Merging: heap, rounds of NumPy, HF `tokenizers` and the definition give the same pieces."""
+"""Merging: scan, heap, rounds of NumPy, HF `tokenizers` and the definition give the same pieces."""
 
 from __future__ import annotations
 
@@ -42,31 +42,30 @@ def merge_lists(draw: st.DrawFn) -> dict[str, int]:
     return {key: rank for rank, key in enumerate(order)}
 
 
-def both_ways(words: list[str], ranks: dict[str, int], joint: str) -> list[list[int]]:
+def check_all_ways(words: list[str], ranks: dict[str, int], joint: str) -> None:
     texts = sorted({key.replace(" ", "") for key in ranks} | set("abc"))
     ids = {text: id_ for id_, text in enumerate(texts)}
     expected = [ids[piece] for word in words for piece in by_definition(word, ranks, joint)]
     found = []
-    for threshold in (1 << 30, 1):
+    for short, bulk in ((1 << 30, 1 << 30), (0, 1 << 30), (0, 1)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merge, "BULK_LENGTH", threshold)
+            patch.setattr(merge, "SHORT_LENGTH", short)
+            patch.setattr(merge, "BULK_LENGTH", bulk)
             merger = PairMerger(ids, ranks, joint, lambda piece: [-1])
             found.append(merger.encode(words))
-    assert found[0] == expected
-    assert found[1] == expected
-    return found
+    assert found == [expected] * 3
 
 
 @given(WORDS, merge_lists())
 @settings(max_examples=200, deadline=None)
 def test_merge_lists(words: list[str], ranks: dict[str, int]) -> None:
-    both_ways(words, ranks, " ")
+    check_all_ways(words, ranks, " ")
 
 
 @given(WORDS, st.dictionaries(st.text("abc", min_size=2, max_size=5), st.integers(0, 6)))
 @settings(max_examples=200, deadline=None)
 def test_scores_with_ties(words: list[str], ranks: dict[str, int]) -> None:
-    both_ways(words, ranks, "")
+    check_all_ways(words, ranks, "")
 
 
 @given(WORDS, merge_lists())
