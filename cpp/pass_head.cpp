@@ -128,7 +128,9 @@ void Pass::finish_head() {
     float sum = 0.0f;
     for (size_t c = 0; c < chunks; ++c)
       sum = sum + chunk_sum_[i * chunks + c] * k_.exp1(chunk_max_[i * chunks + c] - s.logit);
-    s.log_sum_exp = s.logit + float(natural_log(double(sum)));
+    // A sum of at least exp(0), unless a logit was NaN or infinite: then it must show.
+    const bool usual = sum >= 1.0f && sum <= 1e30f;
+    s.log_sum_exp = s.logit + (usual ? float(natural_log(double(sum))) : __builtin_nanf(""));
     return s;
   };
   for (size_t j = 0; j < in_->best.size(); ++j) {

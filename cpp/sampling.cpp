@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "math.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -21,35 +23,12 @@ using f64x2 = double __attribute__((vector_size(16)));
 using u64x2 = std::uint64_t __attribute__((vector_size(16)));
 
 constexpr std::size_t kGroup = 16;  // tokens handled together: four Philox blocks of four words
-constexpr double kLn2High =
-    0x1.62e42fee00000p-1;  // 32 leading bits: products with small k are exact
-constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
-constexpr double kSqrtHalf = 0x1.6a09e667f3bcdp-1;
 constexpr double kUnit = 0x1p40;     // the weight of the largest logit
 constexpr float kNoWeight = -29.0f;  // a smaller z has weight 0
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // ---- exp and log --------------------------------------------------------------------------------
-
-// log x for positive normal x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then the series of
-// 2 atanh((m - 1) / (m + 1)); exact in relative terms near 1, which the noise's upper end needs.
-double log_positive(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
-  auto exponent = static_cast<std::int64_t>(bits >> 52) - 1022;
-  double m = std::bit_cast<double>((bits & 0x000fffffffffffffULL) | 0x3fe0000000000000ULL);
-  if (m < kSqrtHalf) {
-    m = m * 2.0;
-    exponent -= 1;
-  }
-  const double f = m - 1.0;
-  const double s = f / (2.0 + f);
-  const double s2 = s * s;
-  double series = 1.0 / 21.0;
-  for (int odd = 19; odd >= 1; odd -= 2) series = series * s2 + 1.0 / odd;
-  const auto e = static_cast<double>(exponent);
-  return e * kLn2High + (2.0 * s * series + e * kLn2Low);
-}
 
 // round(2^40 exp(z)) for z <= 0; 0 below about -28.4. Taylor to degree 6 on |r| <= ln(2) / 2 is
 // good to 2e-7: as good as float32 arguments deserve.
@@ -126,7 +105,7 @@ inline void philox(const NoiseSource& source, std::uint32_t block, std::array<u3
 
 double gumbel_of(std::uint32_t word) {
   const double u = (static_cast<double>(word) + 0.5) * 0x1p-32;
-  return -log_positive(-log_positive(u));
+  return -natural_log(-natural_log(u));
 }
 
 // ---- order of tokens ----------------------------------------------------------------------------
@@ -369,7 +348,7 @@ std::int32_t sample(const float* logits, std::size_t count, const Filters& filte
   if (!row.scan()) return kNotFinite;
   if (greedy) return static_cast<std::int32_t>(row.best);
   const double least =
-      filters.min_p > 0.0 ? log_positive(filters.min_p) : -std::numeric_limits<double>::infinity();
+      filters.min_p > 0.0 ? natural_log(filters.min_p) : -std::numeric_limits<double>::infinity();
   return row.perturbed_argmax(row.smallest_kept(filters), least, source);
 }
 
@@ -377,7 +356,7 @@ std::vector<TokenLogprob> log_probabilities(const float* logits, std::size_t cou
                                             std::int32_t chosen, std::size_t top) {
   Row row(logits, count, 1.0);
   if (!row.scan()) return {};
-  const double log_total = log_positive(static_cast<double>(row.total_weight()) / kUnit);
+  const double log_total = natural_log(static_cast<double>(row.total_weight()) / kUnit);
   std::vector<TokenLogprob> out{{chosen, row.z(logits[chosen]) - log_total}};
   if (top == 0) return out;
   std::vector<Key> keys = row.best_keys(std::min(top, count));
