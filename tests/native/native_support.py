@@ -8,12 +8,11 @@ running the same rows must say, bit for bit. Nothing here asserts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tiny_models import random_tensor
 
 from divine.backends.base import COMMITTED, KvType, PassResult, Rows, Want
 from divine.backends.cpu.backend import CpuBackend, CpuExecutable, CpuState
@@ -32,6 +31,7 @@ from divine.program import (
     Rope,
     Tap,
 )
+from tiny_models import random_tensor
 
 EPS = 1e-5
 FLOATS = ("F32", "F16", "BF16")
@@ -149,6 +149,17 @@ class Toy:
         return MemoryWeights(tensors)
 
 
+def long_program(toy: Toy, times: int) -> Program:
+    """The toy's first layer, with the same weights, `times` times over: slow, yet small."""
+    program = replace(toy, windows=(None,)).program()
+    first, *layer, head = (op for op in program.ops if not isinstance(op, Tap))
+    ops: list[Op] = [first]
+    for i in range(times):
+        ops += [replace(op, layer=i) if isinstance(op, Attention) else op for op in layer]
+    return replace(program, layers=times, ops=(*ops, head))
+
+
+TOY = Toy()
 WIDE = Toy(dim=256, ffn=256, heads=4, kv_heads=2, head_dim=64, windows=(None,))  # for K formats
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_support import (
+    TOY,
     WIDE,
     MemoryWeights,
     Oracle,
@@ -30,8 +31,8 @@ from native_support import (
 
 from divine.backends.base import COMMITTED, KvType, Rows, Want
 from divine.backends.cpu.backend import CpuExecutable, CpuState
+from divine.errors import NumericError
 
-TOY = Toy()
 FORMATS = ("Q4_0", "Q8_0", "F16", "Q5_1", "MXFP4", "F32")
 PREFIX = tokens_of(530, TOY.vocabulary)
 # Beginnings around what blocks of keys (16), splits of attention and chunks of slots (256) end at.
@@ -139,7 +140,7 @@ def check_trees(
             assert kv_bytes(state, start) == kv_bytes(known, start)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     kv=st.sampled_from(KV_TYPES),
     lengths=st.lists(st.sampled_from(LENGTHS), min_size=3, max_size=3),
@@ -394,6 +395,22 @@ def test_log_sum_exp_of_far_apart_logits() -> None:
 
 
 # ---- states ----
+
+
+def test_poison_reaches_every_slot_that_is_not_committed(setup: Setup) -> None:
+    """Else the tests above would prove nothing: what is poisoned and then committed is NaN."""
+    executable = setup.oracle
+    for kv in KV_TYPES:
+        state = executable.new_state(64, kv)
+        executable.run([state], Rows.chain([1, 2, 3]), Want())
+        state.commit([0])
+        clean = kv_bytes(state)
+        executable.run([state], Rows.chain([2, 3]), Want())
+        state.native.poison()
+        state.commit([0, 1])
+        assert kv_bytes(state)[:1] == clean
+        with pytest.raises(NumericError, match="NaN at position 3"):
+            executable.run([state], Rows.chain([4]), Want(best=[0]))
 
 
 def test_truncate_fork_and_regrow(setup: Setup) -> None:

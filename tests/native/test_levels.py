@@ -21,7 +21,6 @@ from native_support import (
     row_bytes,
     tokens_of,
 )
-from tiny_models import tiny_llama
 
 from divine.backends.base import KvType, Rows
 from divine.backends.cpu import _native
@@ -29,6 +28,7 @@ from divine.backends.cpu.backend import CpuBackend, CpuExecutable
 from divine.blocks import SUPPORTED
 from divine.gguf import open_gguf
 from divine.models import ARCHITECTURES, build_program
+from tiny_models import tiny_llama
 
 LEVELS = _native.levels()
 FAST = LEVELS[1:]
@@ -45,7 +45,9 @@ def run_tree(executable: CpuExecutable, kv: KvType) -> list[object]:
     found += [row_bytes(result, row) for row in range(21)]
     state.commit(range(21))
     for count in range(1, 10):
-        rows = make_rows(tokens[:count].tolist(), [(row - 2) if row > 1 else -1 for row in range(count)])
+        rows = make_rows(
+            tokens[:count].tolist(), [(row - 2) if row > 1 else -1 for row in range(count)]
+        )
         result = executable.run([state], rows, everything(executable, count))
         found += [row_bytes(result, row) for row in range(count)]
     state.commit([0, 2, 4])
@@ -101,9 +103,7 @@ def test_architectures_equal_scalar(architecture: str, tmp_path: Path) -> None:
     )
     with open_gguf(path) as gguf:
         program = build_program(gguf)
-        compiled = {
-            level: CpuBackend(level).compile(program, gguf, threads=1) for level in LEVELS
-        }
+        compiled = {level: CpuBackend(level).compile(program, gguf, threads=1) for level in LEVELS}
         for kv in KV_TYPES:
             wanted = run_tree(compiled["scalar"], kv)
             for level in FAST:

@@ -1,4 +1,4 @@
-"""Repacking loses nothing: blocks laid out for the kernels decode to the bits of the NumPy reference.
+"""Repacking loses nothing: blocks laid out for the kernels decode as the NumPy reference does.
 
 Whole rows of junk bytes are decoded too (scales that are NaN, infinite or subnormal), since a file
 may hold anything; NaNs compare as equal whatever their payload.
