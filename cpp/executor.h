@@ -1,8 +1,8 @@
 // The native executor: a program with its weights, and passes over rows.
 //
 // One pass walks the operations in order on all threads; between two phases the threads meet at a
-// barrier. A phase divides its work by output, so a number never depends on the thread count. What a
-// pass needs of the rows (positions, ancestors, rope angles) is worked out once, in pass.h.
+// barrier. A phase divides its work by output, so a number never depends on the thread count. What
+// a pass needs of the rows (positions, ancestors, rope angles) is worked out once, in pass.h.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -75,14 +75,14 @@ using Op = std::variant<EmbedOp, LinearOp, AttentionOp, GatedMlpOp, TapOp, HeadO
 
 struct PassInput {
   int rows = 0;
-  const int32_t* tokens = nullptr;     // [rows]
-  const int32_t* parents = nullptr;    // [rows]
-  const int32_t* sequences = nullptr;  // [rows]
-  const float* vectors = nullptr;      // [rows, dim] or null
+  const int32_t* tokens = nullptr;        // [rows]
+  const int32_t* parents = nullptr;       // [rows]
+  const int32_t* sequences = nullptr;     // [rows]
+  const float* vectors = nullptr;         // [rows, dim] or null
   const uint8_t* takes_vector = nullptr;  // [rows] or null
   std::vector<State*> states;
-  std::vector<int> best, top, logits;         // rows, ascending
-  int k = 0;                                  // for top
+  std::vector<int> best, top, logits;                  // rows, ascending
+  int k = 0;                                           // for top
   std::vector<std::pair<int, std::vector<int>>> taps;  // tap number (or kFinalTap), rows
 };
 
@@ -115,9 +115,10 @@ class Executor {
   void finish(int vocabulary, int dim);
 
   std::unique_ptr<State> new_state(int capacity, KvType type) const;
-  // Throws std::invalid_argument, std::overflow_error (a sequence is full). poll() is called now and
-  // then on the calling thread; when it returns true, or after cancel(), the pass is given up between
-  // two operations and run() returns false with the states as they were. A second thread waits.
+  // Throws std::invalid_argument, std::overflow_error (a sequence is full). poll() is called now
+  // and then on the calling thread; when it returns true, or after cancel(), the pass is given up
+  // between two operations and run() returns false with the states as they were. A second thread
+  // waits.
   bool run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll);
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 

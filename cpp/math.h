@@ -1,18 +1,19 @@
-// Sine, cosine and logarithm in double precision, the same bits on every machine: plain operations in
-// a fixed order, no libm.
+// Sine, cosine and logarithm in double precision, the same bits on every machine: plain operations
+// in a fixed order, no libm.
 #pragma once
 #include <bit>
 #include <cstdint>
 
 namespace divine {
 
-// sin and cos of x >= 0 up to some 10^8: reduction by pi/2 in three parts (Cody and Waite 1980), then
-// Taylor polynomials on |r| <= pi/4; absolute error below 1e-13.
+// sin and cos of x >= 0 up to some 10^8: reduction by pi/2 in three parts (Cody and Waite 1980),
+// then Taylor polynomials on |r| <= pi/4; absolute error below 1e-13.
 inline void sine_cosine(double x, double* sine, double* cosine) {
-  const double quarter = static_cast<double>(static_cast<int64_t>(x * 0.63661977236758134308 + 0.5));
-  double r = x - quarter * 1.57079632673412561417;   // the first 33 bits of pi / 2
-  r = r - quarter * 6.07710050630396597660e-11;      // the next 33
-  r = r - quarter * 2.02226624879595063154e-21;      // the rest
+  const double quarter =
+      static_cast<double>(static_cast<int64_t>(x * 0.63661977236758134308 + 0.5));
+  double r = x - quarter * 1.57079632673412561417;  // the first 33 bits of pi / 2
+  r = r - quarter * 6.07710050630396597660e-11;     // the next 33
+  r = r - quarter * 2.02226624879595063154e-21;     // the rest
   const double z = r * r;
   double s = -1.0 / 1307674368000.0;  // -1 / 15!
   s = s * z + 1.0 / 6227020800.0;
@@ -32,10 +33,18 @@ inline void sine_cosine(double x, double* sine, double* cosine) {
   c = c * z - 0.5;
   c = c * z + 1.0;
   switch (static_cast<int64_t>(quarter) & 3) {
-    case 0: *sine = s, *cosine = c; break;
-    case 1: *sine = c, *cosine = -s; break;
-    case 2: *sine = -s, *cosine = -c; break;
-    default: *sine = -c, *cosine = s; break;
+    case 0:
+      *sine = s, *cosine = c;
+      break;
+    case 1:
+      *sine = c, *cosine = -s;
+      break;
+    case 2:
+      *sine = -s, *cosine = -c;
+      break;
+    default:
+      *sine = -c, *cosine = s;
+      break;
   }
 }
 

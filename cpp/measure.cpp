@@ -16,7 +16,9 @@ namespace divine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 }  // namespace
 
@@ -51,7 +53,8 @@ double read_bandwidth(const KernelTable& level, size_t bytes, int threads, int r
 
 double in_cache_rate(const KernelTable& level, Format format, int threads, int rows,
                      double seconds) {
-  constexpr int in = 1536, groups = 4;  // 55 KB of Q4_K: weights and rows fit the second-level cache
+  constexpr int in = 1536,
+                groups = 4;  // 55 KB of Q4_K: weights and rows fit the second-level cache
   const FormatInfo& fi = info(format);
   const size_t row_bytes = size_t(in / fi.block) * fi.block_bytes;
   const size_t group_bytes = size_t(in / fi.block) * unit_bytes(format);
@@ -74,8 +77,8 @@ double in_cache_rate(const KernelTable& level, Format format, int threads, int r
                    pairs32.data(), pairs16.data());
     Activation a[kTileRows];
     for (int r = 0; r < kTileRows; ++r)
-      a[r] = {x.data() + r * in,        q.data() + r * in,        scale.data() + r * in / 32,
-              sum32.data() + r * in / 32, sum16.data() + r * in / 16, pairs32.data() + r * in / 32,
+      a[r] = {x.data() + r * in,           q.data() + r * in,          scale.data() + r * in / 32,
+              sum32.data() + r * in / 32,  sum16.data() + r * in / 16, pairs32.data() + r * in / 32,
               pairs16.data() + r * in / 16};
     float out[kTileRows][16];
     int64_t done = 0;

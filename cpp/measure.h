@@ -1,5 +1,5 @@
-// What this machine can do: read bandwidth, and the in-cache rate of the matrix kernels. Both are the
-// yardsticks that `divine bench` divides by.
+// What this machine can do: read bandwidth, and the in-cache rate of the matrix kernels. Both are
+// the yardsticks that `divine bench` divides by.
 #pragma once
 #include <cstddef>
 

@@ -22,8 +22,8 @@ long process();
 void yield();
 void relax();
 
-// Sets rounding to nearest and keeps subnormals, for this thread, and restores it at the end: another
-// library may have switched them.
+// Sets rounding to nearest and keeps subnormals, for this thread, and restores it at the end:
+// another library may have switched them.
 class FloatMode {
  public:
   FloatMode();

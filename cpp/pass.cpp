@@ -220,9 +220,8 @@ bool Pass::step(const GatedMlpOp& op, int number, int thread) {
 }
 
 bool Pass::step(const TapOp& op, int number, int thread) {
-  const int tap = int(std::count_if(ex_.ops_.begin(), ex_.ops_.begin() + number, [](const Op& o) {
-    return std::holds_alternative<TapOp>(o);
-  }));
+  const int tap = int(std::count_if(ex_.ops_.begin(), ex_.ops_.begin() + number,
+                                    [](const Op& o) { return std::holds_alternative<TapOp>(o); }));
   bool wanted = false;
   for (size_t i = 0; i < in_->taps.size(); ++i) {
     if (in_->taps[i].first != tap) continue;

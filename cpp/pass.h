@@ -97,8 +97,8 @@ class Pass {
   // pass_attention.cpp
   void rotate_and_store(const AttentionOp& op, int thread);
   void attend(const AttentionOp& op, const AttentionPlan& plan, int thread);
-  void attend_split(const AttentionOp& op, const AttentionPlan& plan, const AttentionPlan::Tile& tile,
-                    int kv_head, int split, AttentionScratch& s);
+  void attend_split(const AttentionOp& op, const AttentionPlan& plan,
+                    const AttentionPlan::Tile& tile, int kv_head, int split, AttentionScratch& s);
   float* part(const AttentionOp& op, const AttentionPlan& plan, int row, int head, int split);
   void gather_outputs(const AttentionOp& op, const AttentionPlan& plan, bool quantize, int thread);
   void plan_attention();
@@ -134,7 +134,8 @@ class Pass {
   std::vector<AttentionPlan> plans_;       // per operation
   std::vector<float> parts_;  // [rows, heads, splits or 1, 2 + head_dim]: max, sum, weighted values
 
-  // head: rows that want logits, and per chunk of outputs their largest logit and sum of exponentials
+  // head: rows that want logits, and per chunk of outputs their largest logit and sum of
+  // exponentials
   std::vector<int> head_rows_;
   std::vector<float> head_x_, chunk_max_, chunk_sum_;  // [rows, stride], [rows, chunks]
   std::vector<int> chunk_best_;                        // [rows, chunks]

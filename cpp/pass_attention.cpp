@@ -136,9 +136,9 @@ void merge(const KernelTable& k, float* p, float max, float sum, const float* va
 
 }  // namespace
 
-// One split of 256 logical positions for the queries of some rows that read one key/value head. Rows
-// on the chain, and all rows where the whole split is committed, read the cache in place and share
-// its blocks; other rows gather their own tail.
+// One split of 256 logical positions for the queries of some rows that read one key/value head.
+// Rows on the chain, and all rows where the whole split is committed, read the cache in place and
+// share its blocks; other rows gather their own tail.
 void Pass::attend_split(const AttentionOp& op, const AttentionPlan& plan,
                         const AttentionPlan::Tile& tile, int kv_head, int split,
                         AttentionScratch& s) {

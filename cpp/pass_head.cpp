@@ -64,8 +64,10 @@ void Pass::head_inputs(const HeadOp& op, int thread) {
   const Executor::Value& x = ex_.values_[op.x];
   const float* weight = op.norm.weight >= 0 ? ex_.vectors_[op.norm.weight].data() : nullptr;
   const auto norm = [&](int r, float* to) {
-    if (op.norm.eps >= 0.0f) k_.rms_norm(row(op.x, r), weight, op.norm.eps, x.dim, to);
-    else std::memcpy(to, row(op.x, r), sizeof(float) * size_t(x.dim));
+    if (op.norm.eps >= 0.0f)
+      k_.rms_norm(row(op.x, r), weight, op.norm.eps, x.dim, to);
+    else
+      std::memcpy(to, row(op.x, r), sizeof(float) * size_t(x.dim));
   };
   for (int i; (i = take(thread, int(head_rows_.size()))) >= 0;) {
     float* to = head_x_.data() + size_t(i) * x.stride;
@@ -104,7 +106,8 @@ void Pass::head_chunks(const HeadOp& op, int thread) {
       chunk_max_[at] = max;
       chunk_sum_[at] = k_.sum_exp(v, count, max);
       if (keep_[size_t(r)])
-        std::memcpy(kept_.data() + size_t(r) * vocabulary + begin, v, sizeof(float) * size_t(count));
+        std::memcpy(kept_.data() + size_t(r) * vocabulary + begin, v,
+                    sizeof(float) * size_t(count));
     }
   }
 }

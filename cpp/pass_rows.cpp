@@ -37,7 +37,8 @@ void Pass::place_rows() {
       refuse("a state belongs to another program");
     for (size_t l = 0; l < ex_.layer_shapes_.size(); ++l) {
       const KvShape::Layer& layer = in.states[s]->shape().layers[l];
-      if (layer.heads != ex_.layer_shapes_[l].first || layer.head_dim != ex_.layer_shapes_[l].second)
+      if (layer.heads != ex_.layer_shapes_[l].first ||
+          layer.head_dim != ex_.layer_shapes_[l].second)
         refuse("a state belongs to another program");
     }
     sequences_[s].state = in.states[s];
@@ -114,8 +115,10 @@ void Pass::finish_states(bool completed) {
     if (sr.rows.empty()) continue;
     std::vector<int> parents;
     for (const int r : sr.rows) parents.push_back(in_->parents[r]);
-    if (completed) sr.state->set_pending(sr.rows, std::move(parents));
-    else sr.state->set_pending({}, {});
+    if (completed)
+      sr.state->set_pending(sr.rows, std::move(parents));
+    else
+      sr.state->set_pending({}, {});
   }
 }
 

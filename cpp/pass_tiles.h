@@ -16,7 +16,7 @@ void Pass::group_times_rows(const Matrix& m, int group, const Activation* a, int
   const uint8_t* w = m.data + size_t(group) * m.group_bytes;
   const int units = m.in / info(m.format).block;
   const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const int steps = std::max(1, m.in / 32);                      // times a tile fetches
+  const int steps = std::max(1, m.in / 32);                         // times a tile fetches
   const int lines = int((m.group_bytes / 64 + steps - 1) / steps);  // per step, all in one tile
   float out[kTileRows][16];
   int first = 0;

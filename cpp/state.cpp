@@ -92,8 +92,8 @@ void State::move_slot(int from, int to) {
   for (int l = 0; l < int(shape_.layers.size()); ++l) {
     const int dim = shape_.layers[l].head_dim;
     for (int h = 0; h < shape_.layers[l].heads; ++h) {
-      copy_key_lane(shape_.type, dim, key_block(l, h, from), from % kKeyBlock,
-                    key_block(l, h, to), to % kKeyBlock);
+      copy_key_lane(shape_.type, dim, key_block(l, h, from), from % kKeyBlock, key_block(l, h, to),
+                    to % kKeyBlock);
       std::memcpy(value(l, h, to), value(l, h, from), shape_.value_bytes(dim));
     }
   }

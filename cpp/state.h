@@ -2,8 +2,8 @@
 //
 // Positions live in slots of chunks of 256, each chunk holding all layers, so memory grows with the
 // text. Rows of a pass are written behind the committed slots, in their order; commit() moves the
-// accepted path forward into place. Inside a chunk: layer, key/value head, then 16 blocks of 16 keys
-// (one key per lane) and 256 values (kernels/attention.h has the layouts).
+// accepted path forward into place. Inside a chunk: layer, key/value head, then 16 blocks of 16
+// keys (one key per lane) and 256 values (kernels/attention.h has the layouts).
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -7,7 +7,8 @@
 namespace divine {
 namespace {
 
-constexpr int kSpins = 1 << 14;  // with pause: some hundred microseconds, longer than the caller's gap
+constexpr int kSpins =
+    1 << 14;  // with pause: some hundred microseconds, longer than the caller's gap
 
 // Spins until done() or the spins run out; yields now and then in case cores are shared.
 template <class Done>

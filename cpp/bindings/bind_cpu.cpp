@@ -1,6 +1,7 @@
 // Levels, formats and measurements, seen from Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -62,14 +63,15 @@ nb::object random_weights(const std::string& format, int rows, int in, unsigned 
 }  // namespace
 
 void bind_cpu(nb::module_& m) {
-  m.def("formats", &formats, "Block formats the kernels know, by GGML name.");
+  m.def("formats", &formats, nb::sig("def formats() -> list[str]"),
+        "Block formats the kernels know, by GGML name.");
   m.def("levels", &supported_levels, "CPU levels this machine has, plainest first.");
   m.def(
       "best_level",
       [] {
         std::string warning;
-        const std::string name = choose_level("", &warning).name;
-        return nb::make_tuple(name, warning);
+        std::string name = choose_level("", &warning).name;
+        return std::pair(name, warning);
       },
       "The level that would be used, and a warning or ''.");
   m.def(

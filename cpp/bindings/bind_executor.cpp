@@ -1,4 +1,5 @@
-// The executor and its states, seen from Python: arguments checked, arrays passed on, no arithmetic.
+// The executor and its states, seen from Python: arguments checked, arrays passed on, no
+// arithmetic.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -149,13 +150,17 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("length", &State::length)
       .def_prop_ro("capacity", &State::capacity)
       .def_prop_ro("nbytes", &State::nbytes)
-      .def("commit", [](State& s, const std::vector<int>& path) { idle(s).commit(path); }, "path"_a)
-      .def("truncate", [](State& s, int length) { idle(s).truncate(length); }, "length"_a)
+      .def(
+          "commit", [](State& s, const std::vector<int>& path) { idle(s).commit(path); }, "path"_a)
+      .def(
+          "truncate", [](State& s, int length) { idle(s).truncate(length); }, "length"_a)
       .def("fork", [](const State& s) { return std::make_unique<State>(idle(s)); })
-      .def("poison", [](State& s) { idle(s).poison(); },
-           "Fill every slot that is not committed with NaN (tests).")
-      .def("fill", [](State& s, int length) { idle(s).fill(length); }, "length"_a,
-           "Commit arbitrary values (benchmarks).")
+      .def(
+          "poison", [](State& s) { idle(s).poison(); },
+          "Fill every slot that is not committed with NaN (tests).")
+      .def(
+          "fill", [](State& s, int length) { idle(s).fill(length); }, "length"_a,
+          "Commit arbitrary values (benchmarks).")
       .def_prop_ro("bytes_per_position",
                    [](const State& s) { return s.shape().chunk_bytes / kSplit; })
       .def(
@@ -229,15 +234,16 @@ void bind_executor(nb::module_& m) {
             ex.add_op(AttentionOp{out, q, k, v, layer, heads, kv_heads, head_dim, scale, rope,
                                   norm_spec(q_norm), norm_spec(k_norm), window, softcap});
           },
-          "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
-          "scale"_a, "rope"_a, "q_norm"_a.none(), "k_norm"_a.none(), "window"_a, "softcap"_a)
+          "out"_a, "q"_a, "k"_a, "v"_a, "layer"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "scale"_a,
+          "rope"_a, "q_norm"_a.none(), "k_norm"_a.none(), "window"_a, "softcap"_a)
       .def(
           "gated_mlp",
           [](Executor& ex, int out, int x, int gate, int up, bool gelu, const Norm& norm) {
             ex.add_op(GatedMlpOp{out, x, gate, up, gelu, norm_spec(norm)});
           },
           "out"_a, "x"_a, "gate"_a, "up"_a, "gelu"_a, "norm"_a.none())
-      .def("tap", [](Executor& ex, int x) { ex.add_op(TapOp{x}); }, "x"_a)
+      .def(
+          "tap", [](Executor& ex, int x) { ex.add_op(TapOp{x}); }, "x"_a)
       .def(
           "head",
           [](Executor& ex, int x, int matrix, int bias, const Norm& norm) {
@@ -253,7 +259,11 @@ void bind_executor(nb::module_& m) {
           "capacity"_a, "kv_type"_a)
       .def("run", &run, "states"_a, "tokens"_a.noconvert(), "parents"_a.noconvert(),
            "sequences"_a.noconvert(), "vectors"_a.noconvert().none(),
-           "takes_vector"_a.noconvert().none(), "best"_a, "top"_a, "k"_a, "logits"_a, "taps"_a)
+           "takes_vector"_a.noconvert().none(), "best"_a, "top"_a, "k"_a, "logits"_a, "taps"_a,
+           nb::sig("def run(self, states: list[State], tokens: object, parents: object, sequences: "
+                   "object, vectors: object | None, takes_vector: object | None, best: list[int], "
+                   "top: list[int], k: int, logits: list[int], taps: list[tuple[int, list[int]]]) "
+                   "-> tuple[typing.Any, ...] | None"))
       .def("cancel", &Executor::cancel)
       .def_prop_ro("level", [](const Executor& ex) { return ex.kernels().name; })
       .def_prop_ro("threads", &Executor::threads)

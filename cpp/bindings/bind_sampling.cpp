@@ -78,6 +78,8 @@ void bind_sampling(nb::module_& m) {
   m.def("gumbel", &gumbel, "seed"_a, "choice"_a, "position"_a, "tokens"_a.noconvert(),
         "The noise of each token id, float64 [n].");
   m.def("log_probabilities", &log_probabilities, "logits"_a.noconvert(), "chosen"_a, "top"_a,
+        nb::sig("def log_probabilities(logits: object, chosen: int, top: int) -> list[tuple[int, "
+                "float]]"),
         "[(token, log-softmax)] of the chosen token, then of the `top` most probable; empty where\n"
         "sample() returns -1.");
 }

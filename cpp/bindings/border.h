@@ -11,14 +11,14 @@
 
 namespace divine {
 
-using Bytes = nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind::c_contig,
-                                nanobind::device::cpu>;
-using Ints = nanobind::ndarray<const int32_t, nanobind::ndim<1>, nanobind::c_contig,
-                               nanobind::device::cpu>;
-using Floats = nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig,
-                                 nanobind::device::cpu>;
-using FloatRows = nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig,
-                                    nanobind::device::cpu>;
+using Bytes =
+    nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+using Ints =
+    nanobind::ndarray<const int32_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+using Floats =
+    nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+using FloatRows =
+    nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
 
 inline Format format_of(const std::string& name) {
   for (int i = 0; i < int(Format::kCount); ++i)

@@ -9,9 +9,9 @@
 //   Q8_0 key block  [head_dim][16 keys] int8, then [head_dim / 32][16 keys] half scales
 //   Q8_0 value      [head_dim] int8, then [head_dim / 32] half scales
 #pragma once
+#include "vector_ops.h"
 
 namespace divine::DIVINE_LEVEL {
-
 
 template <int Q>
 void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* const* out) {
@@ -133,7 +133,8 @@ void values(KvType type, const uint8_t* const* v, int head_dim, const float* con
   (type == KvType::F16 ? f16 : q8)[queries - 1](v, head_dim, p, first, count, out);
 }
 
-// Q8_0 rounding of 32 values: scale = amax / 127 as half, codes from the unrounded scale, as GGUF does.
+// Q8_0 rounding of 32 values: scale = amax / 127 as half, codes from the unrounded scale, as GGUF
+// does.
 inline uint16_t quantize_q8(const float* x, int8_t* q) {
   float amax = 0.0f;
   bool bad = false;
@@ -170,7 +171,8 @@ void store_key(KvType type, const float* x, int head_dim, int lane, uint8_t* blo
     uint16_t half[16];
     for (int d = 0; d < head_dim; d += 16) {
       fstore_f16(half, fload(x + d));
-      for (int i = 0; i < 16; ++i) reinterpret_cast<uint16_t*>(block)[16 * (d + i) + lane] = half[i];
+      for (int i = 0; i < 16; ++i)
+        reinterpret_cast<uint16_t*>(block)[16 * (d + i) + lane] = half[i];
     }
   } else {
     int8_t q[32];

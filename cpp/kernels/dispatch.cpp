@@ -36,13 +36,25 @@ struct ScalePlaces {
 
 ScalePlaces scale_places(Format f) {
   switch (f) {
-    case Format::Q4_1: case Format::Q5_1: case Format::Q4_K: case Format::Q5_K: return {{0, 2}, 2};
-    case Format::Q4_0: case Format::Q5_0: case Format::Q8_0: case Format::IQ4_NL:
-    case Format::IQ4_XS: return {{0, 0}, 1};
-    case Format::Q6_K: return {{208, 0}, 1};
-    case Format::Q3_K: return {{108, 0}, 1};
-    case Format::Q2_K: return {{80, 82}, 2};
-    default: return {{0, 0}, 0};
+    case Format::Q4_1:
+    case Format::Q5_1:
+    case Format::Q4_K:
+    case Format::Q5_K:
+      return {{0, 2}, 2};
+    case Format::Q4_0:
+    case Format::Q5_0:
+    case Format::Q8_0:
+    case Format::IQ4_NL:
+    case Format::IQ4_XS:
+      return {{0, 0}, 1};
+    case Format::Q6_K:
+      return {{208, 0}, 1};
+    case Format::Q3_K:
+      return {{108, 0}, 1};
+    case Format::Q2_K:
+      return {{80, 82}, 2};
+    default:
+      return {{0, 0}, 0};
   }
 }
 
@@ -93,8 +105,8 @@ struct Sample {  // one row's inputs, quantized by the scalar level
                pairs16.data());
   }
   Activation view() const {
-    return {x.data(), q.data(), scale.data(), sum32.data(), sum16.data(), pairs32.data(),
-            pairs16.data()};
+    return {x.data(),     q.data(),       scale.data(),  sum32.data(),
+            sum16.data(), pairs32.data(), pairs16.data()};
   }
   bool operator==(const Sample& o) const {
     return q == o.q && scale == o.scale && sum32 == o.sum32 && sum16 == o.sum16 &&

@@ -11,8 +11,8 @@ namespace divine {
 const std::vector<const KernelTable*>& all_levels();
 // Names of those the machine supports, plainest first.
 std::vector<std::string> supported_levels();
-// The level of that name; "" means the best that passes check_level. Throws std::invalid_argument for
-// a name that is unknown or not supported here.
+// The level of that name; "" means the best that passes check_level. Throws std::invalid_argument
+// for a name that is unknown or not supported here.
 const KernelTable& choose_level(const std::string& name, std::string* warning);
 // Compares every kernel of a level with scalar on small random data: empty, or what differs.
 std::string check_level(const KernelTable& level);

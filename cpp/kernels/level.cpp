@@ -1,14 +1,13 @@
 // One CPU level: compiled once per level with its own flags and DIVINE_LEVEL, DIVINE_TABLE,
 // DIVINE_SIMD (the vocabulary's header). Everything lives in the level's own namespace, so that the
 // linker never merges code of two instruction sets.
-#include "table.h"
-
 #include "cpu_features.h"
 #include "half.h"
+#include "table.h"
 #include DIVINE_SIMD
+#include "attention.h"
 #include "matmul.h"
 #include "vector_ops.h"
-#include "attention.h"
 
 namespace divine {
 namespace DIVINE_LEVEL {

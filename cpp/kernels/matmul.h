@@ -1,8 +1,10 @@
-// Matrix tiles: one group of 16 outputs times 1..4 rows, for every format, over the SIMD vocabulary.
+// Matrix tiles: one group of 16 outputs times 1..4 rows, for every format, over the SIMD
+// vocabulary.
 //
-// Each output is one lane and each row has its own chain of additions over k, so a row's result does
-// not depend on the tile it is in. Products are exact integers inside a block; floats follow in one
-// order: per 32 k, sum += float(integer sum) * activation scale; per superblock, total += sum * d.
+// Each output is one lane and each row has its own chain of additions over k, so a row's result
+// does not depend on the tile it is in. Products are exact integers inside a block; floats follow
+// in one order: per 32 k, sum += float(integer sum) * activation scale; per superblock, total +=
+// sum * d.
 #pragma once
 
 namespace divine::DIVINE_LEVEL {
@@ -21,7 +23,8 @@ inline B code(const uint8_t* p) {  // the codes of step STEP (0..7) of 32 k
     return bor(code<4, STEP>(p), bshift_and<STEP - 4>(bload(p + 256), 16));
   } else {
     static_assert(BITS == 6);
-    return bor(code<4, STEP>(p), bshift_and<2 * (STEP % 4) - 4>(bload(p + 256 + 64 * (STEP / 4)), 48));
+    return bor(code<4, STEP>(p),
+               bshift_and<2 * (STEP % 4) - 4>(bload(p + 256 + 64 * (STEP / 4)), 48));
   }
 }
 
@@ -60,7 +63,8 @@ struct Rows {
 
 // Q4_K and Q5_K: w = d * scale * code - dmin * min; scale and min are 6 bits per 32.
 template <int BITS, int R>
-void tile_k_min(const uint8_t* w, int units, const Activation* a, float (*out)[16], Prefetch fetch) {
+void tile_k_min(const uint8_t* w, int units, const Activation* a, float (*out)[16],
+                Prefetch fetch) {
   constexpr int low = BITS == 4 ? kQ4K_Low : kQ5K_Low, high = BITS == 4 ? kQ4K_High : kQ5K_High;
   constexpr int d_at = BITS == 4 ? kQ4K_D : kQ5K_D, codes = codes32_bytes(BITS);
   const Rows<R> rows(a);
@@ -196,9 +200,13 @@ void tile_iq4_xs(const uint8_t* w, int units, const Activation* a, float (*out)[
     for (int j = 0; j < 8; ++j) {
       fetch_ahead(fetch);
       const int b = 8 * u + j;
-      X nibbles = xload(w + kIQ4XS_Low + 16 * (j / 2)), rest = xload(w + kIQ4XS_High + 16 * (j / 4));
+      X nibbles = xload(w + kIQ4XS_Low + 16 * (j / 2)),
+        rest = xload(w + kIQ4XS_High + 16 * (j / 4));
       if (j % 2) nibbles = xshr<4>(nibbles);
-      rest = j % 4 == 0 ? rest : j % 4 == 1 ? xshr<2>(rest) : j % 4 == 2 ? xshr<4>(rest) : xshr<6>(rest);
+      rest = j % 4 == 0   ? rest
+             : j % 4 == 1 ? xshr<2>(rest)
+             : j % 4 == 2 ? xshr<4>(rest)
+                          : xshr<6>(rest);
       const F scale = itof(xwiden_i8(xsub(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))), 32)));
       I dot[R];
       for (int r = 0; r < R; ++r) dot[r] = iset(0);
@@ -238,10 +246,14 @@ void tile_32(const uint8_t* w, int units, const Activation* a, float (*out)[16],
     } else {
       Acc acc[R];
       for (int r = 0; r < R; ++r) {
-        if constexpr (FMT == Format::Q4_0) acc[r] = aoffset<8>(a[r].pairs32 + b);
-        else if constexpr (FMT == Format::Q5_0) acc[r] = aoffset<16>(a[r].pairs32 + b);
-        else if constexpr (FMT == Format::MXFP4) acc[r] = aoffset<kMXFP4Offset>(a[r].pairs32 + b);
-        else acc[r] = azero();
+        if constexpr (FMT == Format::Q4_0)
+          acc[r] = aoffset<8>(a[r].pairs32 + b);
+        else if constexpr (FMT == Format::Q5_0)
+          acc[r] = aoffset<16>(a[r].pairs32 + b);
+        else if constexpr (FMT == Format::MXFP4)
+          acc[r] = aoffset<kMXFP4Offset>(a[r].pairs32 + b);
+        else
+          acc[r] = azero();
       }
       if constexpr (FMT == Format::Q5_1) {
         dot_steps<bits, 0, 4, R>(w, rows.q, 32 * b, acc);
@@ -255,8 +267,10 @@ void tile_32(const uint8_t* w, int units, const Activation* a, float (*out)[16],
       }
     }
     F d;
-    if constexpr (FMT == Format::MXFP4) d = mxfp4_scale(w + codes);
-    else d = fload_f16(reinterpret_cast<const uint16_t*>(w + codes));
+    if constexpr (FMT == Format::MXFP4)
+      d = mxfp4_scale(w + codes);
+    else
+      d = fload_f16(reinterpret_cast<const uint16_t*>(w + codes));
     for (int r = 0; r < R; ++r)
       total[r] = ffma(fmul(itof(dot[r]), fset(a[r].scale[b])), d, total[r]);
     if constexpr (has_min) {
@@ -269,15 +283,19 @@ void tile_32(const uint8_t* w, int units, const Activation* a, float (*out)[16],
 
 // Float weights times float32 activations.
 template <Format FMT, int R>
-void tile_float(const uint8_t* w, int units, const Activation* a, float (*out)[16], Prefetch fetch) {
+void tile_float(const uint8_t* w, int units, const Activation* a, float (*out)[16],
+                Prefetch fetch) {
   F total[R];
   for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
   for (int k = 0; k < units; ++k, w += unit_bytes(FMT)) {
     if (k % 32 == 0) fetch_ahead(fetch);
     F v;
-    if constexpr (FMT == Format::F32) v = fload(reinterpret_cast<const float*>(w));
-    else if constexpr (FMT == Format::F16) v = fload_f16(reinterpret_cast<const uint16_t*>(w));
-    else v = fload_bf16(reinterpret_cast<const uint16_t*>(w));
+    if constexpr (FMT == Format::F32)
+      v = fload(reinterpret_cast<const float*>(w));
+    else if constexpr (FMT == Format::F16)
+      v = fload_f16(reinterpret_cast<const uint16_t*>(w));
+    else
+      v = fload_bf16(reinterpret_cast<const uint16_t*>(w));
     for (int r = 0; r < R; ++r) total[r] = ffma(v, fset(a[r].x[k]), total[r]);
   }
   for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
@@ -285,14 +303,22 @@ void tile_float(const uint8_t* w, int units, const Activation* a, float (*out)[1
 
 template <Format FMT, int R>
 constexpr TileFn tile_for() {
-  if constexpr (FMT == Format::Q4_K) return tile_k_min<4, R>;
-  else if constexpr (FMT == Format::Q5_K) return tile_k_min<5, R>;
-  else if constexpr (FMT == Format::Q6_K) return tile_k_offset<6, R>;
-  else if constexpr (FMT == Format::Q3_K) return tile_k_offset<3, R>;
-  else if constexpr (FMT == Format::Q2_K) return tile_q2_k<R>;
-  else if constexpr (FMT == Format::IQ4_XS) return tile_iq4_xs<R>;
-  else if constexpr (info(FMT).code_bits == 0) return tile_float<FMT, R>;
-  else return tile_32<FMT, R>;
+  if constexpr (FMT == Format::Q4_K)
+    return tile_k_min<4, R>;
+  else if constexpr (FMT == Format::Q5_K)
+    return tile_k_min<5, R>;
+  else if constexpr (FMT == Format::Q6_K)
+    return tile_k_offset<6, R>;
+  else if constexpr (FMT == Format::Q3_K)
+    return tile_k_offset<3, R>;
+  else if constexpr (FMT == Format::Q2_K)
+    return tile_q2_k<R>;
+  else if constexpr (FMT == Format::IQ4_XS)
+    return tile_iq4_xs<R>;
+  else if constexpr (info(FMT).code_bits == 0)
+    return tile_float<FMT, R>;
+  else
+    return tile_32<FMT, R>;
 }
 
 }  // namespace divine::DIVINE_LEVEL

@@ -61,21 +61,45 @@ void codes_q3_k(const uint8_t* hmask, const uint8_t* q, uint8_t* codes) {
 
 void block_codes(Format f, const uint8_t* p, uint8_t* codes) {
   switch (f) {
-    case Format::Q4_0: case Format::IQ4_NL: split_nibbles(p + 2, 16, codes); break;
-    case Format::Q4_1: split_nibbles(p + 4, 16, codes); break;
-    case Format::Q5_0: split_nibbles(p + 6, 16, codes), add_fifth_bits(load32(p + 2), codes); break;
-    case Format::Q5_1: split_nibbles(p + 8, 16, codes), add_fifth_bits(load32(p + 4), codes); break;
-    case Format::MXFP4: split_nibbles(p + 1, 16, codes); break;
-    case Format::Q8_0: std::memcpy(codes, p + 2, 32); break;
-    case Format::Q2_K: codes_q2_k(p + 16, codes); break;
-    case Format::Q3_K: codes_q3_k(p, p + 32, codes); break;
-    case Format::Q4_K: codes_q4_k(p + 16, codes); break;
-    case Format::Q5_K: codes_q5_k(p + 16, p + 48, codes); break;
-    case Format::Q6_K: codes_q6_k(p, p + 128, codes); break;
+    case Format::Q4_0:
+    case Format::IQ4_NL:
+      split_nibbles(p + 2, 16, codes);
+      break;
+    case Format::Q4_1:
+      split_nibbles(p + 4, 16, codes);
+      break;
+    case Format::Q5_0:
+      split_nibbles(p + 6, 16, codes), add_fifth_bits(load32(p + 2), codes);
+      break;
+    case Format::Q5_1:
+      split_nibbles(p + 8, 16, codes), add_fifth_bits(load32(p + 4), codes);
+      break;
+    case Format::MXFP4:
+      split_nibbles(p + 1, 16, codes);
+      break;
+    case Format::Q8_0:
+      std::memcpy(codes, p + 2, 32);
+      break;
+    case Format::Q2_K:
+      codes_q2_k(p + 16, codes);
+      break;
+    case Format::Q3_K:
+      codes_q3_k(p, p + 32, codes);
+      break;
+    case Format::Q4_K:
+      codes_q4_k(p + 16, codes);
+      break;
+    case Format::Q5_K:
+      codes_q5_k(p + 16, p + 48, codes);
+      break;
+    case Format::Q6_K:
+      codes_q6_k(p, p + 128, codes);
+      break;
     case Format::IQ4_XS:
       for (int j = 0; j < 8; ++j) split_nibbles(p + 8 + 16 * j, 16, codes + 32 * j);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -128,12 +152,24 @@ void get_codes32(const uint8_t* in, int lane, uint8_t* codes) {
 void put_codes(int bits, const uint8_t* codes, int lane, int blocks32, uint8_t* out) {
   for (int j = 0; j < blocks32; ++j, codes += 32, out += codes32_bytes(bits)) {
     switch (bits) {
-      case 2: put_codes32<2>(codes, lane, out); break;
-      case 3: put_codes32<3>(codes, lane, out); break;
-      case 4: put_codes32<4>(codes, lane, out); break;
-      case 5: put_codes32<5>(codes, lane, out); break;
-      case 6: put_codes32<6>(codes, lane, out); break;
-      default: put_codes32<8>(codes, lane, out); break;
+      case 2:
+        put_codes32<2>(codes, lane, out);
+        break;
+      case 3:
+        put_codes32<3>(codes, lane, out);
+        break;
+      case 4:
+        put_codes32<4>(codes, lane, out);
+        break;
+      case 5:
+        put_codes32<5>(codes, lane, out);
+        break;
+      case 6:
+        put_codes32<6>(codes, lane, out);
+        break;
+      default:
+        put_codes32<8>(codes, lane, out);
+        break;
     }
   }
 }
@@ -141,12 +177,24 @@ void put_codes(int bits, const uint8_t* codes, int lane, int blocks32, uint8_t* 
 void get_codes(int bits, const uint8_t* in, int lane, int blocks32, uint8_t* codes) {
   for (int j = 0; j < blocks32; ++j, codes += 32, in += codes32_bytes(bits)) {
     switch (bits) {
-      case 2: get_codes32<2>(in, lane, codes); break;
-      case 3: get_codes32<3>(in, lane, codes); break;
-      case 4: get_codes32<4>(in, lane, codes); break;
-      case 5: get_codes32<5>(in, lane, codes); break;
-      case 6: get_codes32<6>(in, lane, codes); break;
-      default: get_codes32<8>(in, lane, codes); break;
+      case 2:
+        get_codes32<2>(in, lane, codes);
+        break;
+      case 3:
+        get_codes32<3>(in, lane, codes);
+        break;
+      case 4:
+        get_codes32<4>(in, lane, codes);
+        break;
+      case 5:
+        get_codes32<5>(in, lane, codes);
+        break;
+      case 6:
+        get_codes32<6>(in, lane, codes);
+        break;
+      default:
+        get_codes32<8>(in, lane, codes);
+        break;
     }
   }
 }
@@ -202,15 +250,22 @@ void put_scales(Format f, const uint8_t* p, int lane, uint8_t* unit) {
   const int codes = codes32_bytes(info(f).code_bits);
   uint8_t first[8], second[8];
   switch (f) {
-    case Format::Q4_0: case Format::Q5_0: case Format::Q8_0: case Format::IQ4_NL:
+    case Format::Q4_0:
+    case Format::Q5_0:
+    case Format::Q8_0:
+    case Format::IQ4_NL:
       put_half(unit + codes, lane, p);
       break;
-    case Format::Q4_1: case Format::Q5_1:
+    case Format::Q4_1:
+    case Format::Q5_1:
       put_half(unit + codes, lane, p);
       put_half(unit + codes + 32, lane, p + 2);
       break;
-    case Format::MXFP4: unit[codes + lane] = p[0]; break;
-    case Format::Q4_K: case Format::Q5_K: {
+    case Format::MXFP4:
+      unit[codes + lane] = p[0];
+      break;
+    case Format::Q4_K:
+    case Format::Q5_K: {
       const bool q4 = f == Format::Q4_K;
       file_scales_k4(p + 4, first, second);
       put_six_bits(first, second, lane, unit + (q4 ? kQ4K_Low : kQ5K_Low),
@@ -239,7 +294,8 @@ void put_scales(Format f, const uint8_t* p, int lane, uint8_t* unit) {
       for (int i = 0; i < 2; ++i) unit[kIQ4XS_High + 16 * i + lane] = p[2 + i];
       put_half(unit + kIQ4XS_D, lane, p);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -248,8 +304,10 @@ void repack_float(Format f, const uint8_t* const rows[kLanes], int in_dim, uint8
   for (int lane = 0; lane < kLanes; ++lane)
     for (int k = 0; k < in_dim; ++k) {
       uint8_t* at = out + (size_t(k) * kLanes + lane) * size;
-      if (rows[lane] == nullptr) std::memset(at, 0, size);
-      else std::memcpy(at, rows[lane] + size_t(k) * size, size);
+      if (rows[lane] == nullptr)
+        std::memset(at, 0, size);
+      else
+        std::memcpy(at, rows[lane] + size_t(k) * size, size);
     }
 }
 
@@ -271,12 +329,14 @@ void dequantize_unit(Format f, const uint8_t* u, int lane, float* out) {
   uint8_t q[256], first[8], second[8];
   get_codes(bits, u, lane, blocks32, q);
   switch (f) {
-    case Format::Q4_0: case Format::Q5_0: {
+    case Format::Q4_0:
+    case Format::Q5_0: {
       const float d = get_half(u + at, lane);
       for (int i = 0; i < 32; ++i) out[i] = d * float(q[i] - (1 << (bits - 1)));
       break;
     }
-    case Format::Q4_1: case Format::Q5_1: {
+    case Format::Q4_1:
+    case Format::Q5_1: {
       const float d = get_half(u + at, lane), m = get_half(u + at + 32, lane);
       for (int i = 0; i < 32; ++i) out[i] = d * float(q[i]) + m;
       break;
@@ -297,7 +357,8 @@ void dequantize_unit(Format f, const uint8_t* u, int lane, float* out) {
       for (int i = 0; i < 32; ++i) out[i] = d * float(kMXFP4Values[q[i]] - kMXFP4Offset);
       break;
     }
-    case Format::Q4_K: case Format::Q5_K: {
+    case Format::Q4_K:
+    case Format::Q5_K: {
       const bool q4 = f == Format::Q4_K;
       get_six_bits(u + (q4 ? kQ4K_Low : kQ5K_Low), u + (q4 ? kQ4K_High : kQ5K_High), lane, first,
                    second);
@@ -340,7 +401,8 @@ void dequantize_unit(Format f, const uint8_t* u, int lane, float* out) {
       }
       break;
     }
-    default: break;
+    default:
+      break;
   }
 }
 

@@ -103,7 +103,8 @@ void quantize(const float* x, int begin, int end, int8_t* q, float* scale, float
         odd[h] += q[k + 16 * h + i + 2] + q[k + 16 * h + i + 3];
       }
       halves[h] = even[h] + odd[h];
-      pairs16[k / 16 + h] = int32_t(uint32_t(uint16_t(-even[h])) | uint32_t(uint16_t(-odd[h])) << 16);
+      pairs16[k / 16 + h] =
+          int32_t(uint32_t(uint16_t(-even[h])) | uint32_t(uint16_t(-odd[h])) << 16);
       sum16[k / 16 + h] = step * float(halves[h]);
     }
     const int e = even[0] + even[1], o = odd[0] + odd[1];

@@ -90,9 +90,7 @@ inline void istore(int32_t* p, I x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
 
-inline X xload(const uint8_t* p) {
-  return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))};
-}
+inline X xload(const uint8_t* p) { return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))}; }
 template <int N>
 inline X xshr(X x) {
   return {_mm_and_si128(_mm_srli_epi16(x.v, N), _mm_set1_epi8(char(0xff >> N)))};
@@ -140,7 +138,9 @@ struct SignedCodes {
   B w, magnitude;
 };
 inline SignedCodes bsigned(B w) { return {w, {_mm256_abs_epi8(w.a), _mm256_abs_epi8(w.b)}}; }
-inline void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
 
 #ifdef DIVINE_VNNI
 

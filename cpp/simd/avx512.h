@@ -37,8 +37,7 @@ inline F fload_f16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 inline F fload_bf16(const uint16_t* p) {
-  const __m512i w =
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
 }
 inline void fstore_f16(uint16_t* p, F x) {
@@ -67,9 +66,7 @@ inline I iload_i8(const int8_t* p) {
 }
 inline void istore(int32_t* p, I x) { _mm512_storeu_si512(p, x.v); }
 
-inline X xload(const uint8_t* p) {
-  return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))};
-}
+inline X xload(const uint8_t* p) { return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))}; }
 template <int N>
 inline X xshr(X x) {
   return {_mm_and_si128(_mm_srli_epi16(x.v, N), _mm_set1_epi8(char(0xff >> N)))};
@@ -123,6 +120,8 @@ inline I idot(I acc, const SignedCodes& w, A a) {
   const __m512i s = _mm512_mask_sub_epi8(a, w.negative, _mm512_setzero_si512(), a);
   return {_mm512_dpbusd_epi32(acc.v, w.magnitude, s)};
 }
-inline void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
 
 }  // namespace divine::DIVINE_LEVEL

@@ -1,9 +1,10 @@
 """The seam between the engine and the arithmetic: Backend, Executable, State, and a pass's data.
 
-A pass is a batch of rows. A row is a token (or an input vector), a sequence and a parent: an earlier
-row of the same pass, or the end of what its sequence has committed. Its position follows from that.
-A row attends to its sequence's committed positions, then to its ancestors in the pass, then to
-itself, and its numbers depend on nothing else: not on other rows, sequences, threads or chunking.
+A pass is a batch of rows. A row is a token (or an input vector), a sequence and a parent: an
+earlier row of the same pass, or the end of what its sequence has committed. Its position follows
+from that. A row attends to its sequence's committed positions, then to its ancestors in the pass,
+then to itself, and its numbers depend on nothing else: not on other rows, sequences, threads or
+chunking.
 
 This module knows no model, no sampling and no requests.
 """
@@ -55,7 +56,7 @@ class Rows:
 class Want:
     """What a pass returns; each field lists rows in ascending order.
 
-    best    argmax (lowest id on ties), its logit and the log-sum-exp, without writing the vocabulary
+    best    argmax (lowest id on ties), its logit and the log-sum-exp; no vocabulary is written
     top     (rows, k): the k largest logits with their ids, descending, lowest id first on ties
     logits  the whole row of logits
     taps    name -> rows: hidden states of a named Tap of the program
@@ -99,7 +100,7 @@ class State(Protocol):
 
     @property
     def capacity(self) -> int:
-        """The most positions it can hold; pending rows may exceed it by the executable's max_rows."""
+        """The most positions it can hold; a row at or beyond it is refused."""
 
     @property
     def nbytes(self) -> int:

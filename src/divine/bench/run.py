@@ -109,7 +109,7 @@ class _Work:
             if name == table != head:
                 continue  # one row of it is read: nothing beside the rest
             self.bytes += len(weights.raw(name))
-            if len(shape) == 2:  # noqa: PLR2004
+            if len(shape) == 2:
                 where = self.head_products if name == head else self.products
                 where[weights.block_type(name)] += shape[0] * shape[1]
         self.block_types = sorted(set(self.products) | set(self.head_products))
@@ -151,7 +151,7 @@ class _Bench:
             start = time.perf_counter()
             result = self._executable.run([state], Rows.chain([token]), Want(best=[0]))
             state.commit([0])
-            if step >= 2:  # noqa: PLR2004 - the first two warm up
+            if step >= 2:
                 self._add("plain", time.perf_counter() - start)
                 self._add("outside", time.perf_counter() - start - result.native_seconds)
             token = int(result.best_ids[0])

@@ -88,7 +88,7 @@ class RandomWeights:
         if not name.endswith(("attn_v.weight", "ffn_down.weight")):
             return False
         layer, eighth = int(name.split(".")[1]), self._layers // 8
-        return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2  # noqa: PLR2004
+        return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Random blocks, the same for every call."""
@@ -97,8 +97,11 @@ class RandomWeights:
             return np.ones(shape, np.float32).view(np.uint8)
         rows, columns = shape
         block_type = self.block_type(name)
-        stretch = _native.random_weights(block_type, min(rows, _PATTERN_ROWS), columns, 1)
-        return np.resize(stretch, rows * row_nbytes(block_type, columns))
+        stretch = cast(
+            "NDArray[np.uint8]",
+            _native.random_weights(block_type, min(rows, _PATTERN_ROWS), columns, 1),
+        )
+        return np.resize(stretch, (rows * row_nbytes(block_type, columns),))
 
     def release(self, name: str) -> None:
         """Nothing to let go of: raw() makes its arrays anew."""

@@ -1,9 +1,9 @@
 """The coarse operations a program is made of.
 
-An operation names its inputs, outputs and weights; it holds no arrays and computes nothing. A value
-is a float32 matrix of one vector per row of the pass, known by a short name ("x", "q", ...); writing
-to a name again replaces it. A weight is the name of a GGUF tensor. Fusion is expressed by attributes
-(a norm on the input, a residual on the output), so a backend needs no fusion compiler.
+An operation names its inputs, outputs and weights; it holds no arrays and computes nothing. A
+value is a float32 matrix of one vector per row of the pass, known by a short name ("x", "q", ...);
+writing to a name again replaces it. A weight is the name of a GGUF tensor. Fusion is expressed by
+attributes (a norm on the input, a residual on the output): no backend needs a fusion compiler.
 
 Equations and names follow the GGUF tensors of each architecture; matrices are [out, in], y = W x.
 """
@@ -74,10 +74,10 @@ class Linear:
 class Attention:
     """Causal attention with grouped queries over a sequence's own history.
 
-    q [heads * head_dim], k and v [kv_heads * head_dim] come from Linear. q and k are normed per head
-    (if q_norm, k_norm), then turned by rope; k and v are written to the state of `layer`, rounded to
-    its type; scores are scale * q.k, soft-capped (cap * tanh(s / cap)) if asked, kept where
-    0 <= position(q) - position(k) < window, softmaxed in float32. Query head h reads key head
+    q [heads * head_dim], k and v [kv_heads * head_dim] come from Linear. q and k are normed per
+    head (if q_norm, k_norm), then turned by rope; k and v are written to the state of `layer`,
+    rounded to its type; scores are scale * q.k, soft-capped (cap * tanh(s / cap)) if asked, kept
+    where 0 <= position(q) - position(k) < window, softmaxed in float32. Query head h reads key head
     h // (heads / kv_heads).
     """
 

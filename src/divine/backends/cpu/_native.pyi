@@ -1,19 +1,19 @@
 """Divine's native core: CPU levels, executor, sampling."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
 
 
-def formats() -> list:
+def formats() -> list[str]:
     """Block formats the kernels know, by GGML name."""
 
 def levels() -> list[str]:
     """CPU levels this machine has, plainest first."""
 
-def best_level() -> tuple:
+def best_level() -> tuple[str, str]:
     """The level that would be used, and a warning or ''."""
 
 def check_level(name: str) -> str:
@@ -55,6 +55,12 @@ class State:
     def poison(self) -> None:
         """Fill every slot that is not committed with NaN (tests)."""
 
+    def fill(self, length: int) -> None:
+        """Commit arbitrary values (benchmarks)."""
+
+    @property
+    def bytes_per_position(self) -> int: ...
+
     def bytes_at(self, position: int) -> bytes:
         """The keys and values of one committed position (tests)."""
 
@@ -87,7 +93,7 @@ class Executor:
 
     def new_state(self, capacity: int, kv_type: str) -> State: ...
 
-    def run(self, states: list, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, takes_vector: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, best: Sequence[int], top: Sequence[int], k: int, logits: Sequence[int], taps: Sequence[tuple[int, Sequence[int]]]) -> object: ...
+    def run(self, states: list[State], tokens: object, parents: object, sequences: object, vectors: object | None, takes_vector: object | None, best: list[int], top: list[int], k: int, logits: list[int], taps: list[tuple[int, list[int]]]) -> tuple[Any, ...] | None: ...
 
     def cancel(self) -> None: ...
 
@@ -119,7 +125,7 @@ def sample(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='
 def gumbel(seed: int, choice: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
     """The noise of each token id, float64 [n]."""
 
-def log_probabilities(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], chosen: int, top: int) -> list:
+def log_probabilities(logits: object, chosen: int, top: int) -> list[tuple[int, float]]:
     """
     [(token, log-softmax)] of the chosen token, then of the `top` most probable; empty where
     sample() returns -1.

@@ -1,9 +1,9 @@
 """CpuBackend: hands a program and its weights to the native executor and passes to its rows.
 
 It translates: names to numbers, tensors to the interleaved arena, dataclasses to arrays and back.
-The arithmetic, the checks of rows and the threads are in cpp/ (executor.h, pass.h). Loading walks the
-tensors in order of use and lets go of the file's pages one tensor at a time, so that memory peaks at
-about the size of the file plus one tensor.
+The arithmetic, the checks of rows and the threads are in cpp/ (executor.h, pass.h). Loading walks
+the tensors in order of use and lets go of the file's pages one tensor at a time, so that memory
+peaks at about the size of the file plus one tensor.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class CpuBackend:
         """Repack the weights and hand over the operations."""
         if threads is None:
             threads = _native.processors()
-        if not 1 <= threads <= 256:  # noqa: PLR2004 - the pool's own limit
+        if not 1 <= threads <= 256:
             raise UsageError(f"threads must be 1 to 256, not {threads}")
         level = self._level
         if level is None:
@@ -277,7 +277,8 @@ class _Compiler:
     def _add(self, op: object) -> None:
         match op:
             case Embed(out, table, scale):
-                self.native.embed(self._value(out, self._columns(table)), self._matrix(table), scale)
+                x = self._value(out, self._columns(table))
+                self.native.embed(x, self._matrix(table), scale)
             case Linear():
                 self._add_linear(op)
             case Attention():
