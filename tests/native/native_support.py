@@ -7,6 +7,9 @@ running the same rows must say, bit for bit. Nothing here asserts.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -198,6 +201,15 @@ def row_bytes(result: PassResult, row: int) -> dict[str, bytes]:
 def kv_bytes(state: CpuState, start: int = 0) -> list[bytes]:
     """Keys and values of all committed positions from `start` on."""
     return [state.native.bytes_at(position) for position in range(start, state.length)]
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A child that imports what this process imports."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment, text=True, capture_output=True, timeout=120, check=False, **options,
+    )  # fmt: skip
 
 
 def tokens_of(count: int, vocabulary: int, seed: int = 7) -> NDArray[np.int32]:
