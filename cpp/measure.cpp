@@ -86,7 +86,7 @@ double in_cache_rate(const KernelTable& level, Format format, int threads, int r
       for (int i = 0; i < 16; ++i)
         for (int g = 0; g < groups; ++g)
           level.tile[int(format)][rows - 1](weights.data() + size_t(g) * group_bytes, in / fi.block,
-                                            a, out, {nullptr, 0});
+                                            a, out, {nullptr, 0, false});
       done += int64_t(16) * groups * kLanes * in * rows;
     }
     products += done;

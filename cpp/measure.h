@@ -7,8 +7,8 @@
 
 namespace divine {
 
-// Bytes per second at which `threads` threads read `bytes` of memory once, in the kernels' own way
-// (long streams in huge pages, fetched ahead); the best of `repeats` readings.
+// Bytes per second at which `threads` threads read `bytes` of memory once, as long plain
+// streams in huge pages; the best of `repeats` readings.
 double read_bandwidth(const KernelTable& level, size_t bytes, int threads, int repeats);
 
 // Multiply-adds per second of the matrix kernel on weights and rows that stay in the cache, with

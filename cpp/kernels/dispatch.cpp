@@ -133,8 +133,8 @@ std::string check_tiles(const KernelTable& level) {
     repack_group(format, sources, in, group.data());
     for (int n = 1; n <= kTileRows; ++n) {
       float want[kTileRows][16], got[kTileRows][16];
-      kScalar.tile[f][n - 1](group.data(), in / fi.block, rows.data(), want, {nullptr, 0});
-      level.tile[f][n - 1](group.data(), in / fi.block, rows.data(), got, {nullptr, 0});
+      kScalar.tile[f][n - 1](group.data(), in / fi.block, rows.data(), want, {nullptr, 0, false});
+      level.tile[f][n - 1](group.data(), in / fi.block, rows.data(), got, {nullptr, 0, false});
       if (!same(want, got, size_t(n) * 64))
         return std::string(fi.name) + " product of " + std::to_string(n) + " rows";
     }

@@ -28,8 +28,16 @@ inline B code(const uint8_t* p) {  // the codes of step STEP (0..7) of 32 k
   }
 }
 
+// Always the same number of lines, so that the loop is foreseen; now and then one is asked for
+// twice.
 inline void fetch_ahead(Prefetch& f) {
-  for (int i = 0; i < f.lines; ++i, f.next += 64) prefetch(f.next);
+  const int lines = (f.step + 63) / 64;
+  if (f.far) {
+    for (int i = 0; i < lines; ++i) prefetch_far(f.next + 64 * i);
+  } else {
+    for (int i = 0; i < lines; ++i) prefetch(f.next + 64 * i);
+  }
+  f.next += f.step;
 }
 
 template <int BITS, int FIRST, int LAST, int R, const int8_t* TABLE = nullptr>
@@ -71,34 +79,39 @@ void tile_k_min(const uint8_t* w, int units, const Activation* a, float (*out)[1
   F total[R];
   for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
   for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 4 ? Format::Q4_K : Format::Q5_K)) {
-    F sum[R], sum_min[R];
-    for (int r = 0; r < R; ++r) sum[r] = sum_min[r] = fset(0.0f);
+    // Sums of products and minima of the superblock are kept until its end: added up one 32 after
+    // another, they would not leave the registers to the products.
+    I dot[8][R];
+    F min[8];
     for (int j = 0; j < 8; ++j) {
       fetch_ahead(fetch);
-      const int b = 8 * u + j;
+      const int k = 256 * u + 32 * j;
       const uint8_t* p = w + j * codes;
       const X nibbles = xload(w + low + 16 * j);
       X rest = xload(w + high + 16 * (j / 2));
       if (j % 2) rest = xshr<4>(rest);
       const S scale = sscale(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))));
-      const F min = itof(xwiden_u8(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12)))));
-      I dot[R];
+      min[j] = itof(xwiden_u8(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12)))));
       Acc acc[R];
       for (int r = 0; r < R; ++r) acc[r] = azero();
       if constexpr (BITS == 4) {
-        dot_steps<BITS, 0, 8, R>(p, rows.q, 32 * b, acc);
-        for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], scale);
+        dot_steps<BITS, 0, 8, R>(p, rows.q, k, acc);
+        for (int r = 0; r < R; ++r) dot[j][r] = awiden(acc[r], scale);
       } else {
-        dot_steps<BITS, 0, 4, R>(p, rows.q, 32 * b, acc);
-        for (int r = 0; r < R; ++r) dot[r] = awiden(acc[r], scale), acc[r] = azero();
-        dot_steps<BITS, 4, 8, R>(p, rows.q, 32 * b, acc);
-        for (int r = 0; r < R; ++r) dot[r] = iadd(dot[r], awiden(acc[r], scale));
-      }
-      for (int r = 0; r < R; ++r) {
-        sum[r] = ffma(itof(dot[r]), fset(a[r].scale[b]), sum[r]);
-        sum_min[r] = ffma(min, fset(a[r].sum32[b]), sum_min[r]);
+        dot_steps<BITS, 0, 4, R>(p, rows.q, k, acc);
+        for (int r = 0; r < R; ++r) dot[j][r] = awiden(acc[r], scale), acc[r] = azero();
+        dot_steps<BITS, 4, 8, R>(p, rows.q, k, acc);
+        for (int r = 0; r < R; ++r) dot[j][r] = iadd(dot[j][r], awiden(acc[r], scale));
       }
     }
+    F sum[R], sum_min[R];
+    for (int r = 0; r < R; ++r) sum[r] = sum_min[r] = fset(0.0f);
+    for (int j = 0; j < 8; ++j)
+      for (int r = 0; r < R; ++r)
+        sum[r] = ffma(itof(dot[j][r]), fset(a[r].scale[8 * u + j]), sum[r]);
+    for (int j = 0; j < 8; ++j)
+      for (int r = 0; r < R; ++r)
+        sum_min[r] = ffma(min[j], fset(a[r].sum32[8 * u + j]), sum_min[r]);
     const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + d_at));
     const F dmin = fload_f16(reinterpret_cast<const uint16_t*>(w + d_at + 32));
     for (int r = 0; r < R; ++r) total[r] = fnma(sum_min[r], dmin, ffma(sum[r], d, total[r]));

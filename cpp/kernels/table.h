@@ -20,10 +20,11 @@ struct Activation {
   const int32_t* pairs16;  // [k / 16]
 };
 
-// Weights to fetch ahead while a tile runs: `lines` cache lines for each 32 k from `next` on.
+// Weights to fetch ahead while a tile runs: `step` bytes from `next` on for each 32 k.
 struct Prefetch {
   const uint8_t* next;
-  int lines;
+  int step;
+  bool far;  // not before the next group: into the second-level cache, the first has work to do
 };
 
 // out[r][0..15] = one group of 16 outputs times `rows` activations.
@@ -66,7 +67,8 @@ struct KernelTable {
   // out[d] = out[d] * a + x[d] * b
   void (*scale_add)(float* out, float a, const float* x, float b, int n);
   float (*exp1)(float x);
-  // reads all bytes, a multiple of 64, fetching ahead; the result keeps the reading alive
+  // reads all bytes, a multiple of 64, and leaves fetching ahead to the hardware, which does it
+  // best for a plain stream; the result keeps the reading alive
   uint64_t (*read)(const uint8_t* p, size_t bytes);
 };
 

@@ -153,12 +153,7 @@ void scale_add(float* out, float a, const float* x, float b, int n) {
 
 uint64_t read_bytes(const uint8_t* p, size_t bytes) {
   B sum = bload(p);
-  for (size_t i = 0; i < bytes; i += 256) {
-    for (size_t j = 0; j < 256; j += 64) {
-      prefetch(p + i + j + 8192);
-      sum = bor(sum, bload(p + i + j));
-    }
-  }
+  for (size_t i = 64; i < bytes; i += 64) sum = bor(sum, bload(p + i));
   uint64_t word;
   __builtin_memcpy(&word, &sum, 8);
   return word;

@@ -141,6 +141,9 @@ inline SignedCodes bsigned(B w) { return {w, {_mm256_abs_epi8(w.a), _mm256_abs_e
 inline void prefetch(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
+inline void prefetch_far(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+}
 
 #ifdef DIVINE_VNNI
 

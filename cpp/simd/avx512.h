@@ -123,5 +123,8 @@ inline I idot(I acc, const SignedCodes& w, A a) {
 inline void prefetch(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
+inline void prefetch_far(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+}
 
 }  // namespace divine::DIVINE_LEVEL

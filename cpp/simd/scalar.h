@@ -229,6 +229,7 @@ inline I idot(I acc, const SignedCodes& w, A a) {
   return acc;
 }
 inline void prefetch(const uint8_t*) {}
+inline void prefetch_far(const uint8_t*) {}
 #undef DIVINE_LANES
 
 }  // namespace divine::DIVINE_LEVEL
