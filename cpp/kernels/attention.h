@@ -13,11 +13,16 @@
 
 namespace divine::DIVINE_LEVEL {
 
+// Keys of a split lie before its values in one stretch of memory, read from front to back: this far
+// ahead of it.
+constexpr int kCacheAhead = 4096;
+
 template <int Q>
 void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* const* out) {
   F sum[Q];
   for (int i = 0; i < Q; ++i) sum[i] = fset(0.0f);
   for (int d = 0; d < head_dim; ++d) {
+    if (d % 2 == 0) prefetch(k + 32 * d + kCacheAhead);
     const F key = fload_f16(reinterpret_cast<const uint16_t*>(k) + 16 * d);
     for (int i = 0; i < Q; ++i) sum[i] = ffma(key, fset(q[i][d]), sum[i]);
   }
@@ -32,6 +37,7 @@ void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* con
   for (int d0 = 0; d0 < head_dim; d0 += 32) {
     const F scale = fload_f16(scales + d0 / 2);
     for (int d = d0; d < d0 + 32; ++d) {
+      if (d % 4 == 0) prefetch(k + 16 * d + kCacheAhead);
       const F key = fmul(itof(iload_i8(reinterpret_cast<const int8_t*>(k) + 16 * d)), scale);
       for (int i = 0; i < Q; ++i) sum[i] = ffma(key, fset(q[i][d]), sum[i]);
     }
@@ -94,30 +100,42 @@ inline F load_value(const uint8_t* v, int d, int head_dim) {
   }
 }
 
+// Keys [begin, end) of each query, added to out in order; 16 keys at a time stay in the cache for
+// all channels.
 template <bool F16, int Q>
-void values_tile(const uint8_t* const* v, int head_dim, const float* const* p, const int* first,
-                 const int* count, float* const* out) {
-  int common_first = first[0], common_count = count[0];
-  for (int i = 1; i < Q; ++i) {
-    common_first = first[i] > common_first ? first[i] : common_first;
-    common_count = count[i] < common_count ? count[i] : common_count;
-  }
-  if (common_count < common_first) common_count = common_first;
+inline void add_values(const uint8_t* const* v, int head_dim, const float* const* p, int begin,
+                       int end, float* const* out) {
   for (int d = 0; d < head_dim; d += 16) {
     F sum[Q];
-    for (int i = 0; i < Q; ++i) {
-      sum[i] = fset(0.0f);
-      for (int j = first[i]; j < common_first && j < count[i]; ++j)
-        sum[i] = ffma(load_value<F16>(v[j], d, head_dim), fset(p[i][j]), sum[i]);
-    }
-    for (int j = common_first; j < common_count; ++j) {
+    for (int i = 0; i < Q; ++i) sum[i] = fload(out[i] + d);
+    for (int j = begin; j < end; ++j) {
+      if (d % 32 == 0) prefetch(v[j] + (F16 ? 2 : 1) * d + kCacheAhead);
       const F value = load_value<F16>(v[j], d, head_dim);
       for (int i = 0; i < Q; ++i) sum[i] = ffma(value, fset(p[i][j]), sum[i]);
     }
-    for (int i = 0; i < Q; ++i) {
-      for (int j = common_count; j < count[i]; ++j)
-        sum[i] = ffma(load_value<F16>(v[j], d, head_dim), fset(p[i][j]), sum[i]);
-      fstore(out[i] + d, sum[i]);
+    for (int i = 0; i < Q; ++i) fstore(out[i] + d, sum[i]);
+  }
+}
+
+template <bool F16, int Q>
+void values_tile(const uint8_t* const* v, int head_dim, const float* const* p, const int* first,
+                 const int* count, float* const* out) {
+  int begin = first[0], end = count[0];
+  for (int i = 0; i < Q; ++i) {
+    begin = first[i] < begin ? first[i] : begin;
+    end = count[i] > end ? count[i] : end;
+    for (int d = 0; d < head_dim; d += 16) fstore(out[i] + d, fset(0.0f));
+  }
+  for (int j = begin / kKeyBlock * kKeyBlock; j < end; j += kKeyBlock) {
+    const int next = j + kKeyBlock;
+    bool all = true;  // whether every query sees every key of the block
+    for (int i = 0; i < Q; ++i) all = all && first[i] <= j && count[i] >= next;
+    if (all) {
+      add_values<F16, Q>(v, head_dim, p, j, next, out);
+    } else {
+      for (int i = 0; i < Q; ++i)
+        add_values<F16, 1>(v, head_dim, p + i, first[i] > j ? first[i] : j,
+                           count[i] < next ? count[i] : next, out + i);
     }
   }
 }
