@@ -1,9 +1,10 @@
 """The measuring itself: rounds of decoding, passes, prefill and bandwidth, alternating in one run.
 
-A machine's speed drifts while it is shared, so every quantity is measured once in each of several
-rounds, next to the yardsticks it is divided by, and medians are reported. Efficiency of a pass is
-max(bytes / roof, products / in-cache rate) over the time it took: the share of what the machine
-could do at best if memory and arithmetic overlapped fully.
+A shared machine's speed drifts within seconds, so every measurement stands between two readings of
+the yardsticks (read bandwidth, in-cache rates), is divided by their mean, and medians over several
+rounds are reported, of times and of shares each. Efficiency of a pass is max(bytes / roof,
+products / in-cache rate) over the time it took: the share of what the machine could do at best if
+memory and arithmetic overlapped fully.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,8 @@ LONG_CONTEXT = 8192
 PREFILL = 512
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
 DECODED = 32  # tokens of plain decoding in a round
-ROUNDS = 5
-_ROOF_BYTES = 1 << 30
+ROUNDS = 7
+_ROOF_BYTES = 1 << 29
 
 Progress = Callable[[str], None]
 
@@ -60,7 +62,6 @@ def run(
     for number in range(ROUNDS):
         say(f"round {number + 1} of {ROUNDS} ...")
         bench.round()
-    say("long context ...")
     return {
         "machine": _machine(executable),
         "model": Path(target).name if not _is_shape(target) else str(target),
@@ -120,47 +121,84 @@ class _Work:
         return body + sum(head_rows * n / rates[kind] for kind, n in self.head_products.items())
 
 
+@dataclass(frozen=True)
+class _Yardstick:
+    """What the machine could do just now: bytes and products a second."""
+
+    roof: float
+    rates: Mapping[str, float]
+
+
+def _mean(a: _Yardstick, b: _Yardstick) -> _Yardstick:
+    rates = {kind: (a.rates[kind] + b.rates[kind]) / 2 for kind in a.rates}
+    return _Yardstick((a.roof + b.roof) / 2, rates)
+
+
 class _Bench:
     """Measurements of several rounds, and the figures made of them."""
 
     def __init__(self, executable: CpuExecutable, work: _Work) -> None:
         self._executable = executable
         self._work = work
-        self._samples: dict[str, list[float]] = defaultdict(list)
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._shares: dict[str, list[float]] = defaultdict(list)
+        self._yardsticks: list[_Yardstick] = []
         self._rng = np.random.default_rng(0)
+        self._fresh: dict[str, tuple[float, Callable[[_Yardstick], float]]] = {}
 
     def round(self) -> None:
         """Everything once, yardsticks between."""
-        threads = self._executable.threads
-        self._roof(threads)
+        self._measure()
         self._decode()
-        for kind in self._work.block_types:
-            self._add(f"rate {kind}", 1e9 * _native.in_cache_rate(kind, threads, 4, 0.25))
-        self._passes()
-        self._roof(threads)
+        self._measure()
+        for rows in ROW_COUNTS:
+            self._rows(rows)
+            if rows % 4 == 0:
+                self._measure()
         self._prefill()
+        self._measure()
         self._long_context()
+        self._measure()
 
-    def _roof(self, threads: int) -> None:
-        self._add("roof", 1e9 * _native.read_bandwidth(_ROOF_BYTES, threads, 3))
+    def _measure(self) -> None:
+        """Read the yardsticks, and judge by them what was measured since the last reading."""
+        threads = self._executable.threads
+        roof = 1e9 * _native.read_bandwidth(_ROOF_BYTES, threads, 2)
+        rates = {k: 1e9 * _native.in_cache_rate(k, threads, 4, 0.1) for k in self._work.block_types}
+        now = _Yardstick(roof, rates)
+        if self._yardsticks:
+            around = _mean(self._yardsticks[-1], now)
+            for name, (seconds, least) in self._fresh.items():
+                self._seconds[name].append(seconds)
+                self._shares[name].append(least(around) / seconds)
+        self._fresh.clear()
+        self._yardsticks.append(now)
+
+    def _note(self, name: str, seconds: list[float], least: Callable[[_Yardstick], float]) -> None:
+        """`least`: the seconds it would take at best, by a yardstick."""
+        self._fresh[name] = (statistics.median(seconds), least)
 
     def _decode(self) -> None:
         state = self._state(CONTEXT)
-        token = 1
+        token, total, outside = 1, [], []
         for step in range(DECODED + 2):
             start = time.perf_counter()
             result = self._executable.run([state], Rows.chain([token]), Want(best=[0]))
             state.commit([0])
-            if step >= 2:
-                self._add("plain", time.perf_counter() - start)
-                self._add("outside", time.perf_counter() - start - result.native_seconds)
+            if step >= 2:  # the first two warm up
+                total.append(time.perf_counter() - start)
+                outside.append(total[-1] - result.native_seconds)
             token = int(result.best_ids[0])
+        self._note("plain", total, lambda y: self._work.bytes / y.roof)
+        self._seconds["outside"].append(statistics.median(outside))
 
-    def _passes(self) -> None:
-        state = self._state(CONTEXT)
-        for rows in ROW_COUNTS:
-            for _ in range(2):
-                self._add(f"pass {rows}", self._pass(state, rows, rows))
+    def _rows(self, rows: int) -> None:
+        state, work = self._state(CONTEXT), self._work
+
+        def least(y: _Yardstick) -> float:
+            return max(work.bytes / y.roof, work.arithmetic(y.rates, rows, rows))
+
+        self._note(f"pass {rows}", [self._pass(state, rows, rows) for _ in range(3)], least)
 
     def _prefill(self) -> None:
         state = self._executable.new_state(PREFILL)
@@ -171,12 +209,14 @@ class _Bench:
             last = first + rows == PREFILL
             self._pass(state, rows, 1 if last else 0)
             state.commit(range(rows))
-        self._add("prefill", time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self._note("prefill", [seconds], lambda y: self._work.arithmetic(y.rates, PREFILL, 1))
 
     def _long_context(self) -> None:
         state = self._state(LONG_CONTEXT - 1)
-        for _ in range(3):
-            self._add("long", self._pass(state, 1, 1))
+        bytes_read = self._work.bytes + state.native.bytes_per_position * LONG_CONTEXT
+        seconds = [self._pass(state, 1, 1) for _ in range(3)]
+        self._note("long", seconds, lambda y: bytes_read / y.roof)
 
     def _pass(self, state: CpuState, rows: int, wanted: int) -> float:
         """Seconds of one pass of a chain of random tokens, argmax of its last `wanted` rows."""
@@ -190,42 +230,37 @@ class _Bench:
         """A state with `length` positions of arbitrary keys and values."""
         state = self._executable.new_state(length + 2 * DECODED)
         state.native.fill(length)
-        self._kv_bytes = state.native.bytes_per_position * length
         return state
 
-    def _add(self, name: str, value: float) -> None:
-        self._samples[name].append(value)
-
-    def _median(self, name: str) -> float:
-        return statistics.median(self._samples[name])
-
     def figures(self) -> dict[str, Any]:
-        """The report's figures."""
-        work, roof = self._work, self._median("roof")
-        rates = {kind: self._median(f"rate {kind}") for kind in work.block_types}
-        plain, long = self._median("plain"), self._median("long")
-        cost = {n: self._median(f"pass {n}") for n in ROW_COUNTS}
-        limit = {n: max(work.bytes / roof, work.arithmetic(rates, n, n)) for n in ROW_COUNTS}
-        prefill = self._median("prefill")
+        """The report's figures: medians over the rounds."""
+
+        def seconds(name: str) -> float:
+            return statistics.median(self._seconds[name])
+
+        def share(name: str) -> float:
+            return round(statistics.median(self._shares[name]), 3)
+
+        def speed(name: str, tokens: int) -> dict[str, Any]:
+            return {"tokens": tokens, "tok_s": round(tokens / seconds(name), 2)}
+
+        middle = statistics.median
+        kinds = self._work.block_types
+        rates = {k: round(middle(y.rates[k] for y in self._yardsticks) / 1e9, 1) for k in kinds}
+        long_tok_s = round(1 / seconds("long"), 2)
         return {
-            "memory_roof_gb_s": round(roof / 1e9, 2),
-            "in_cache_gmac_s": {kind: round(rate / 1e9, 1) for kind, rate in rates.items()},
-            "bytes_per_token": work.bytes,
+            "memory_roof_gb_s": round(middle(y.roof for y in self._yardsticks) / 1e9, 2),
+            "in_cache_gmac_s": rates,
+            "bytes_per_token": self._work.bytes,
             "plain": {
-                "tok_s": round(1 / plain, 2),
-                "roof_share": round(work.bytes / roof / plain, 3),
-                "outside_native": round(self._median("outside") / plain, 4),
+                "tok_s": round(1 / seconds("plain"), 2),
+                "roof_share": share("plain"),
+                "outside_native": round(seconds("outside") / seconds("plain"), 4),
             },
-            "cost_ms": {str(n): round(1e3 * seconds, 2) for n, seconds in cost.items()},
-            "efficiency": {str(n): round(limit[n] / cost[n], 3) for n in ROW_COUNTS},
-            "prefill": {
-                "tokens": PREFILL,
-                "tok_s": round(PREFILL / prefill, 2),
-                "efficiency": round(work.arithmetic(rates, PREFILL, 1) / prefill, 3),
-            },
+            "cost_ms": {str(n): round(1e3 * seconds(f"pass {n}"), 2) for n in ROW_COUNTS},
+            "efficiency": {str(n): share(f"pass {n}") for n in ROW_COUNTS},
+            "prefill": speed("prefill", PREFILL) | {"efficiency": share("prefill")},
             "long_context": {
-                "tokens": LONG_CONTEXT,
-                "tok_s": round(1 / long, 2),
-                "roof_share": round((work.bytes + self._kv_bytes) / roof / long, 3),
+                "tokens": LONG_CONTEXT, "tok_s": long_tok_s, "roof_share": share("long")
             },
-        }
+        }  # fmt: skip
