@@ -32,31 +32,42 @@ Executor::~Executor() {
   os::release(buffers_, buffer_bytes_);
 }
 
-int Executor::add_matrix(Format format, int out, int in, const uint8_t* raw) {
+int Executor::add_matrix(Format format, int out, int in) {
   const FormatInfo& fi = info(format);
   require(!finished_ && out > 0 && in > 0 && in % fi.block == 0, "add_matrix: bad shape");
-  Matrix m{format, out, in, (out + kLanes - 1) / kLanes, size_t(in / fi.block) * unit_bytes(format),
-           nullptr};
+  Matrix m;
+  m.format = format;
+  m.out = out;
+  m.in = in;
+  m.groups = (out + kLanes - 1) / kLanes;
+  m.group_bytes = size_t(in / fi.block) * unit_bytes(format);
   const size_t bytes = size_t(m.groups) * m.group_bytes, at = aligned(used_);
   require(at + bytes <= arena_bytes_, "add_matrix: the arena is full");
   used_ = at + bytes;
-  uint8_t* data = arena_ + at;
-  m.data = data;
-  const size_t row_bytes = size_t(in / fi.block) * fi.block_bytes;
+  m.data = arena_ + at;
+  matrices_.push_back(m);
+  return int(matrices_.size()) - 1;
+}
+
+void Executor::fill_matrix(int id, const uint8_t* raw) {
+  require(!finished_ && id >= 0 && id < int(matrices_.size()), "fill_matrix: unknown matrix");
+  const Matrix m = matrices_[id];
+  uint8_t* data = arena_ + (m.data - arena_);
+  const FormatInfo& fi = info(m.format);
+  const size_t row_bytes = size_t(m.in / fi.block) * fi.block_bytes;
   Shares shares(1, threads_);
   const std::function<void(int)> job = [&](int thread) {
     for (int g; (g = shares.next(0, thread, m.groups)) >= 0;) {
       const uint8_t* rows[kLanes];
       for (int i = 0; i < kLanes; ++i) {
         const int r = g * kLanes + i;
-        rows[i] = r < out ? raw + size_t(r) * row_bytes : nullptr;
+        rows[i] = r < m.out ? raw + size_t(r) * row_bytes : nullptr;
       }
-      repack_group(format, rows, in, data + size_t(g) * m.group_bytes);
+      repack_group(m.format, rows, m.in, data + size_t(g) * m.group_bytes);
     }
   };
   ThreadPool::instance().run(threads_, job);
-  matrices_.push_back(m);
-  return int(matrices_.size()) - 1;
+  matrices_[id].filled = true;
 }
 
 int Executor::add_vector(const float* data, int n) {
@@ -165,6 +176,7 @@ void Executor::finish(int vocabulary, int dim) {
   for (const Value& v : values_) dims.push_back(v.dim);
   const Checker check(matrices_, vectors_, dims, ropes_.size());
   require(std::holds_alternative<EmbedOp>(ops_.front()), "the first operation must be embed");
+  for (const Matrix& m : matrices_) require(m.filled, "finish: a matrix has no weights yet");
   const auto dim_of = [&](int value) { return values_[size_t(value)].dim; };
   for (size_t i = 0; i < ops_.size(); ++i) {
     std::visit(check, ops_[i]);

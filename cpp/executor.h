@@ -22,6 +22,7 @@ struct Matrix {  // [out, in], interleaved
   Format format = Format::F32;
   int out = 0, in = 0, groups = 0;
   size_t group_bytes = 0;
+  bool filled = false;
   const uint8_t* data = nullptr;
   bool quantized() const { return info(format).code_bits != 0; }
 };
@@ -106,7 +107,9 @@ class Executor {
   ~Executor();
   Executor(const Executor&) = delete;
 
-  int add_matrix(Format format, int out, int in, const uint8_t* raw);
+  // Gives a matrix its place, in order of use; fill_matrix() brings the weights, in any order.
+  int add_matrix(Format format, int out, int in);
+  void fill_matrix(int id, const uint8_t* raw);
   int add_vector(const float* data, int n);
   int add_value(int dim);
   int add_rope(RopeSpec rope);
@@ -128,6 +131,7 @@ class Executor {
   int vocabulary() const { return vocabulary_; }
   int dim() const { return dim_; }
   size_t weight_bytes() const { return used_; }
+  int matrices() const { return int(matrices_.size()); }
   const Matrix& matrix(int i) const { return matrices_.at(i); }
 
  private:

@@ -183,13 +183,28 @@ void bind_executor(nb::module_& m) {
           "level"_a, "threads"_a, "max_rows"_a, "weight_bytes"_a)
       .def(
           "add_matrix",
-          [](Executor& ex, const std::string& format, int out, int in, const Bytes& raw) {
+          [](Executor& ex, const std::string& format, int out, int in,
+             const std::optional<Bytes>& raw) {
             const Format f = format_of(format);
-            check_raw(f, out, in, raw.size());
+            check_shape(f, out, in);
+            if (raw) check_raw(f, out, in, raw->size());
+            const int id = ex.add_matrix(f, out, in);
             const nb::gil_scoped_release release;
-            return ex.add_matrix(f, out, in, raw.data());
+            if (raw) ex.fill_matrix(id, raw->data());
+            return id;
           },
-          "format"_a, "out"_a, "columns"_a, "raw"_a.noconvert())
+          "format"_a, "out"_a, "columns"_a, "raw"_a.noconvert() = nb::none(),
+          "Gives a matrix its place; the weights may come later, by fill_matrix.")
+      .def(
+          "fill_matrix",
+          [](Executor& ex, int id, const Bytes& raw) {
+            if (id < 0 || id >= ex.matrices()) throw std::invalid_argument("unknown matrix");
+            const Matrix& m = ex.matrix(id);
+            check_raw(m.format, m.out, m.in, raw.size());
+            const nb::gil_scoped_release release;
+            ex.fill_matrix(id, raw.data());
+          },
+          "matrix"_a, "raw"_a.noconvert())
       .def(
           "add_vector",
           [](Executor& ex, const Floats& data) {

@@ -26,11 +26,16 @@ inline Format format_of(const std::string& name) {
   throw std::invalid_argument("unknown format " + name);
 }
 
-inline void check_raw(Format f, int64_t rows, int64_t in, size_t bytes) {
+inline void check_shape(Format f, int64_t rows, int64_t in) {
   const FormatInfo& fi = info(f);
   if (rows < 1 || in < 1 || rows > (int64_t(1) << 31) - 64 || in > 1 << 24 || in % fi.block != 0)
     throw std::invalid_argument("rows and columns must be positive and columns a multiple of " +
                                 std::to_string(fi.block));
+}
+
+inline void check_raw(Format f, int64_t rows, int64_t in, size_t bytes) {
+  check_shape(f, rows, in);
+  const FormatInfo& fi = info(f);
   const size_t want = size_t(rows) * size_t(in / fi.block) * size_t(fi.block_bytes);
   if (bytes != want)
     throw std::invalid_argument("expected " + std::to_string(want) + " bytes, found " +

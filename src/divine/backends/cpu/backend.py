@@ -1,13 +1,14 @@
 """CpuBackend: hands a program and its weights to the native executor and passes to its rows.
 
 It translates: names to numbers, tensors to the interleaved arena, dataclasses to arrays and back.
-The arithmetic, the checks of rows and the threads are in cpp/ (executor.h, pass.h). Loading walks
-the tensors in order of use and lets go of the file's pages one tensor at a time, so that memory
-peaks at about the size of the file plus one tensor.
+The arithmetic, the checks of rows and the threads are in cpp/ (executor.h, pass.h). Matrices lie
+in order of use; loading lets go of the file's pages one tensor at a time, the largest first, so
+that memory peaks at little more than the size of the file.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -209,8 +210,16 @@ class _Compiler:
     def compile(self) -> CpuExecutable:
         for op in self.program.ops:
             self._add(op)
+        self._fill()
         self.native.finish(self.program.vocabulary, self.program.dim)
         return CpuExecutable(self.native, self.program)
+
+    def _fill(self) -> None:
+        """Repack the matrices, largest first: each lies in memory twice for a moment, and the later
+        that moment, the more of the others are there already."""
+        for name in sorted(self.matrices, key=lambda n: -math.prod(self.weights.shape(n))):
+            self.native.fill_matrix(self.matrices[name], self.weights.raw(name))
+            self.weights.release(name)
 
     def _arena_bytes(self) -> int:
         """Bytes of all matrices in the interleaved layout: rows padded to 16, starts to 64."""
@@ -238,11 +247,8 @@ class _Compiler:
     def _matrix(self, name: str) -> int:
         if name not in self.matrices:
             out, columns = self.weights.shape(name)
-            raw = self.weights.raw(name)
-            self.matrices[name] = self.native.add_matrix(
-                self.weights.block_type(name), out, columns, raw
-            )
-            self.weights.release(name)
+            block_type = self.weights.block_type(name)
+            self.matrices[name] = self.native.add_matrix(block_type, out, columns)
         return self.matrices[name]
 
     def _vector(self, name: str | None) -> int:
