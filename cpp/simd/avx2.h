@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "bytes16.h"
+
 namespace divine::DIVINE_LEVEL {
 
 // Ends a step of a sum here: left alone, GCC gathers the products of a whole block before it adds
@@ -19,9 +21,6 @@ struct I {
 };
 struct B {
   __m256i a, b;
-};
-struct X {
-  __m128i v;
 };
 using A = __m256i;
 
@@ -90,18 +89,6 @@ inline void istore(int32_t* p, I x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
 
-inline X xload(const uint8_t* p) { return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))}; }
-template <int N>
-inline X xshr(X x) {
-  return {_mm_and_si128(_mm_srli_epi16(x.v, N), _mm_set1_epi8(char(0xff >> N)))};
-}
-template <int N>
-inline X xshl(X x) {
-  return {_mm_and_si128(_mm_slli_epi16(x.v, N), _mm_set1_epi8(char(0xff << N)))};
-}
-inline X xand(X x, int mask) { return {_mm_and_si128(x.v, _mm_set1_epi8(char(mask)))}; }
-inline X xor_(X x, X y) { return {_mm_or_si128(x.v, y.v)}; }
-inline X xsub(X x, int n) { return {_mm_sub_epi8(x.v, _mm_set1_epi8(char(n)))}; }
 inline I xwiden_i8(X x) {
   return {_mm256_cvtepi8_epi32(x.v), _mm256_cvtepi8_epi32(_mm_srli_si128(x.v, 8))};
 }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "bytes16.h"
+
 namespace divine::DIVINE_LEVEL {
 
 struct F {
@@ -15,9 +17,6 @@ struct I {
 };
 struct B {
   __m512i v;
-};
-struct X {
-  __m128i v;
 };
 using A = __m512i;
 using Acc = I;
@@ -66,18 +65,6 @@ inline I iload_i8(const int8_t* p) {
 }
 inline void istore(int32_t* p, I x) { _mm512_storeu_si512(p, x.v); }
 
-inline X xload(const uint8_t* p) { return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))}; }
-template <int N>
-inline X xshr(X x) {
-  return {_mm_and_si128(_mm_srli_epi16(x.v, N), _mm_set1_epi8(char(0xff >> N)))};
-}
-template <int N>
-inline X xshl(X x) {
-  return {_mm_and_si128(_mm_slli_epi16(x.v, N), _mm_set1_epi8(char(0xff << N)))};
-}
-inline X xand(X x, int mask) { return {_mm_and_si128(x.v, _mm_set1_epi8(char(mask)))}; }
-inline X xor_(X x, X y) { return {_mm_or_si128(x.v, y.v)}; }
-inline X xsub(X x, int n) { return {_mm_sub_epi8(x.v, _mm_set1_epi8(char(n)))}; }
 inline I xwiden_i8(X x) { return {_mm512_cvtepi8_epi32(x.v)}; }
 inline I xwiden_u8(X x) { return {_mm512_cvtepu8_epi32(x.v)}; }
 inline S sscale(X x) { return xwiden_i8(x); }
