@@ -12,6 +12,8 @@
 namespace divine {
 namespace {
 
+constexpr int kQueries = 96;  // most queries that share the blocks of a split
+
 void rotate(float* x, const RopeSpec& rope, const float* c, const float* s) {
   const int half = rope.dims / 2;
   for (int i = 0; i < half; ++i) {
@@ -36,7 +38,7 @@ void Pass::plan_attention() {
     if (op == nullptr) continue;
     AttentionPlan& plan = plans_[i];
     plan.tiles.clear();
-    const int group = op->heads / op->kv_heads, most = std::max(1, 96 / group);
+    const int group = op->heads / op->kv_heads, most = std::max(1, kQueries / group);
     int longest = 1;
     for (int s = 0; s < int(sequences_.size()); ++s) {
       const SequenceRows& sr = sequences_[s];
@@ -49,7 +51,7 @@ void Pass::plan_attention() {
     plan.splits = plan.by_split ? splits : 1;
     parts = std::max(parts, size_t(in_->rows) * op->heads * plan.splits * (op->head_dim + 2));
     for (AttentionScratch& s : scratch_) {
-      s.scores.resize(std::max(s.scores.size(), size_t(most) * group * kSplit));
+      s.scores.resize(size_t(kQueries) * kSplit);
       s.part.resize(std::max(s.part.size(), size_t(kQueryTile) * op->head_dim));
       s.keys.resize(std::max(s.keys.size(), size_t(34) * op->head_dim));
       s.values.resize(kSplit);
@@ -134,102 +136,127 @@ void merge(const KernelTable& k, float* p, float max, float sum, const float* va
   p[0] = top;
 }
 
-}  // namespace
+// One split of 256 logical positions of one sequence, as one key/value head sees it.
+class Split {
+ public:
+  Split(const KernelTable& k, const AttentionOp& op, const SequenceRows& rows, int kv_head,
+        int number, AttentionScratch& scratch)
+      : k_(k),
+        op_(op),
+        state_(*rows.state),
+        length_(rows.length),
+        kv_head_(kv_head),
+        base_(number * kSplit),
+        scratch_(scratch) {}
 
-// One split of 256 logical positions for the queries of some rows that read one key/value head.
-// Rows on the chain, and all rows where the whole split is committed, read the cache in place and
-// share its blocks; other rows gather their own tail.
-void Pass::attend_split(const AttentionOp& op, const AttentionPlan& plan,
-                        const AttentionPlan::Tile& tile, int kv_head, int split,
-                        AttentionScratch& s) {
-  const SequenceRows& sr = sequences_[tile.sequence];
-  const State& state = *sr.state;
-  const KvType type = state.shape().type;
-  const int base = split * kSplit, group = op.heads / op.kv_heads, dim = op.head_dim;
-  const bool committed = base + kSplit <= sr.length;
+  int base() const { return base_; }
+  // Whether rows of any shape may share this split's blocks.
+  bool committed() const { return base_ + kSplit <= length_; }
 
-  const auto slot_of = [&](const RowPlace& p, int position) {
-    return position < sr.length || p.slots.empty() ? position : p.slots[position - sr.length];
-  };
-  const auto block_of = [&](const RowPlace& p, int block, int count) -> const uint8_t* {
-    const int begin = base + block * kKeyBlock, end = begin + kKeyBlock;
-    if (committed || p.slots.empty() || end <= sr.length)
-      return state.key_block(op.layer, kv_head, begin);
-    for (int lane = 0; lane < std::min(kKeyBlock, count - block * kKeyBlock); ++lane) {
-      const int slot = slot_of(p, begin + lane);
-      copy_key_lane(type, dim, state.key_block(op.layer, kv_head, slot), slot % kKeyBlock,
-                    s.keys.data(), lane);
-    }
-    return s.keys.data();
-  };
-  const auto run = [&](const RowPlace& place, Query* queries, int n) {
+  // Attends for queries that see the cache as the row at `place` does.
+  void attend(const RowPlace& place, Query* queries, int n) const {
     int first = kSplit, count = 0;
     for (int i = 0; i < n; ++i) {
       first = std::min(first, queries[i].first);
       count = std::max(count, queries[i].count);
     }
+    for (int b = first / kKeyBlock; b * kKeyBlock < count; ++b)
+      score(block(place, b, count), b, queries, n);
     for (int j = first; j < count; ++j)
-      s.values[size_t(j)] = state.value(op.layer, kv_head, slot_of(place, base + j));
-    for (int b = first / kKeyBlock; b * kKeyBlock < count; ++b) {
-      const uint8_t* block = block_of(place, b, count);
-      for (int i = 0; i < n; i += kQueryTile) {
-        const int m = std::min(kQueryTile, n - i);
-        const float* q[kQueryTile];
-        float* out[kQueryTile];
-        for (int j = 0; j < m; ++j) {
-          q[j] = queries[i + j].q;
-          out[j] = queries[i + j].scores + b * kKeyBlock;
-        }
-        k_.scores(type, block, dim, q, m, out);
-      }
+      scratch_.values[size_t(j)] = state_.value(op_.layer, kv_head_, slot(place, base_ + j));
+    for (int i = 0; i < n; i += kQueryTile) mix(queries + i, std::min(kQueryTile, n - i));
+  }
+
+ private:
+  int slot(const RowPlace& p, int position) const {
+    return position < length_ || p.slots.empty() ? position : p.slots[position - length_];
+  }
+
+  // Sixteen keys: in place where they are committed or on the chain, else gathered lane by lane.
+  const uint8_t* block(const RowPlace& p, int number, int count) const {
+    const int begin = base_ + number * kKeyBlock;
+    if (p.slots.empty() || begin + kKeyBlock <= length_)
+      return state_.key_block(op_.layer, kv_head_, begin);
+    for (int lane = 0; lane < std::min(kKeyBlock, count - number * kKeyBlock); ++lane) {
+      const int from = slot(p, begin + lane);
+      copy_key_lane(state_.shape().type, op_.head_dim, state_.key_block(op_.layer, kv_head_, from),
+                    from % kKeyBlock, scratch_.keys.data(), lane);
     }
+    return scratch_.keys.data();
+  }
+
+  void score(const uint8_t* keys, int number, const Query* queries, int n) const {
     for (int i = 0; i < n; i += kQueryTile) {
       const int m = std::min(kQueryTile, n - i);
-      const float* p[kQueryTile];
+      const float* q[kQueryTile];
       float* out[kQueryTile];
-      int firsts[kQueryTile], counts[kQueryTile];
-      float max[kQueryTile], sum[kQueryTile];
       for (int j = 0; j < m; ++j) {
-        const Query& q = queries[i + j];
-        k_.softmax(q.scores, q.first, q.count, op.softcap, &max[j], &sum[j]);
-        p[j] = q.scores;
-        firsts[j] = q.first;
-        counts[j] = q.count;
-        out[j] = s.part.data() + j * dim;
+        q[j] = queries[i + j].q;
+        out[j] = queries[i + j].scores + number * kKeyBlock;
       }
-      k_.values(type, s.values.data(), dim, p, firsts, counts, m, out);
-      for (int j = 0; j < m; ++j) merge(k_, queries[i + j].part, max[j], sum[j], out[j], dim);
+      k_.scores(state_.shape().type, keys, op_.head_dim, q, m, out);
     }
-  };
+  }
 
-  Query queries[96 + kQueryTile];
-  const int capacity = 96 + kQueryTile;
-  int shared = 0;
-  const RowPlace* on_chain = nullptr;
-  float* scores = s.scores.data();
+  // Softmax and weighted values of up to six queries, added to what they have so far.
+  void mix(const Query* queries, int n) const {
+    const int dim = op_.head_dim;
+    const float* p[kQueryTile];
+    float* out[kQueryTile];
+    int firsts[kQueryTile], counts[kQueryTile];
+    float max[kQueryTile], sum[kQueryTile];
+    for (int j = 0; j < n; ++j) {
+      const Query& q = queries[j];
+      k_.softmax(q.scores, q.first, q.count, op_.softcap, &max[j], &sum[j]);
+      p[j] = q.scores;
+      firsts[j] = q.first;
+      counts[j] = q.count;
+      out[j] = scratch_.part.data() + j * dim;
+    }
+    k_.values(state_.shape().type, scratch_.values.data(), dim, p, firsts, counts, n, out);
+    for (int j = 0; j < n; ++j) merge(k_, queries[j].part, max[j], sum[j], out[j], dim);
+  }
+
+  const KernelTable& k_;
+  const AttentionOp& op_;
+  const State& state_;
+  const int length_, kv_head_, base_;
+  AttentionScratch& scratch_;
+};
+
+}  // namespace
+
+// One split for the queries of some rows that read one key/value head. Rows on the chain, and all
+// rows where the whole split is committed, share its blocks; the others come one by one.
+void Pass::attend_split(const AttentionOp& op, const AttentionPlan& plan,
+                        const AttentionPlan::Tile& tile, int kv_head, int number,
+                        AttentionScratch& s) {
+  const SequenceRows& sr = sequences_[tile.sequence];
+  const Split split(k_, op, sr, kv_head, number, s);
+  const int group = op.heads / op.kv_heads;
+  Query queries[kQueries];
+  int n = 0;
+  const RowPlace* like = nullptr;
   const auto flush = [&] {
-    if (shared > 0) run(*on_chain, queries, shared);
-    shared = 0;
-    scores = s.scores.data();
+    if (n > 0) split.attend(*like, queries, n);
+    n = 0;
   };
-  for (int pass = 0; pass < 2; ++pass) {  // rows that share blocks, then the others one by one
+  for (const bool sharing : {true, false}) {
     for (int i = 0; i < tile.count; ++i) {
       const int r = sr.rows[tile.first + i];
       const RowPlace& place = places_[r];
-      if ((committed || place.slots.empty()) != (pass == 0)) continue;
-      const int count = std::min(place.position + 1 - base, kSplit);
-      const int first = std::max(0, first_visible(op, place.position) - base);
-      if (first >= count) continue;
-      for (int g = 0; g < group; ++g) {
-        if (shared == capacity || size_t(scores - s.scores.data()) + kSplit > s.scores.size())
-          flush();
+      if ((split.committed() || place.slots.empty()) != sharing) continue;
+      const int count = std::min(place.position + 1 - split.base(), kSplit);
+      const int first = std::max(0, first_visible(op, place.position) - split.base());
+      for (int g = 0; g < group && first < count; ++g) {
+        if (n == kQueries) flush();
         const int head = kv_head * group + g;
-        queries[shared++] = {row(op.q, r) + head * dim, scores, part(op, plan, r, head, split),
-                             first, count};
-        scores += kSplit;
-        on_chain = &place;
+        queries[n] = {row(op.q, r) + head * op.head_dim, s.scores.data() + n * kSplit,
+                      part(op, plan, r, head, number), first, count};
+        ++n;
+        like = &place;
       }
-      if (pass == 1) flush();
+      if (!sharing) flush();
     }
     flush();
   }
