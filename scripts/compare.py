@@ -5,10 +5,11 @@
 
 Both sides run in processes of their own, in turn, several rounds in one run, and medians are
 compared: on a shared machine only such ratios mean anything. llama.cpp comes as the PyPI wheel
-xllamacpp, put into an environment of its own in the user's cache. Nothing else should run meanwhile.
+xllamacpp, put into an environment of its own in the user's cache. Nothing else should run
+meanwhile.
 
-A pass of n rows: llama.cpp's is the evaluation of a prompt of n tokens (one row of logits); Divine's
-stands on 256 committed positions and returns the argmax of every row.
+A pass of n rows: llama.cpp's is the evaluation of a prompt of n tokens (one row of logits);
+Divine's stands on 256 committed positions and returns the argmax of every row.
 """
 
 from __future__ import annotations
