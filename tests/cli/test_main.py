@@ -33,6 +33,11 @@ def test_every_command_has_help(divine, command):
     assert f"Usage: divine {command}" in result.out
 
 
+def test_help_as_a_word(divine):
+    assert divine("help").out == divine("--help").out
+    assert divine("help", "rm").out == divine("rm", "--help").out
+
+
 def test_help_imports_nothing_heavy():
     """What makes --help quick: none of these is needed for it."""
     heavy = ["numpy", "rich", "pydantic", "tokenizers", "jinja2", "huggingface_hub", "platformdirs"]
@@ -49,10 +54,12 @@ def test_help_imports_nothing_heavy():
     ("arguments", "words"),
     [
         (["nope"], ["nope", "divine --help"]),
+        (["rnu"], ["did you mean 'run'? See `divine --help`"]),
         (["run", "--nope"], ["--nope", "divine run --help"]),
         (["run", "m", "p", "-n"], ["-n"]),
-        (["run", "m", "p", "-n", "2.5"], ["-n"]),
-        (["run", "m", "p", "--kv", "f8"], ["--kv", "f8", "f16", "q8_0"]),
+        (["run", "m", "p", "-n", "2.5"], ["-n", "'2.5' is not a valid integer; see"]),
+        (["run", "m", "p", "--temp", "hot"], ["--temp", "'hot' is not a valid number; see"]),
+        (["run", "m", "p", "--kv", "f8"], ["'--kv': 'f8' is not one of", "f16", "q8_0"]),
         (["run", "m", "p", "--backend", "gpu"], ["--backend", "cpu", "reference"]),
         (["run", "m", "p", "extra"], ["extra"]),
         (["run"], ["no model"]),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
+from typing import Any
 
 import typer
 
@@ -42,6 +44,8 @@ def execute(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         sys.stdout.write(f"divine {__version__}\n")
         return 0
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     try:
         # Not standalone: typer would print its own errors.
         if arguments and arguments[0] in COMMANDS:
@@ -67,10 +71,11 @@ def _tell(error: Exception, arguments: list[str]) -> int:
         complain(str(error))
         return error.exit_code
     if hasattr(error, "format_message"):  # a wrong option, in typer's words
-        words = str(error.format_message()).strip().rstrip(".")
+        words = _usage(error, str(error.format_message()))
         command = arguments[0] if arguments and arguments[0] in COMMANDS else ""
         help_line = f"divine {command} --help" if command else "divine --help"
-        complain(f"{words[:1].lower()}{words[1:]}; see `{help_line}`")
+        joined = f"{words} See" if words.endswith("?") else f"{words}; see"
+        complain(f"{joined} `{help_line}`")
         return 2
     if isinstance(error, MemoryError):
         complain("not enough memory")
@@ -83,6 +88,18 @@ def _tell(error: Exception, arguments: list[str]) -> int:
             "please report it with what --debug shows"
         )
     return 1
+
+
+def _usage(error: Exception, words: str) -> str:
+    """Typer's words for a wrong option as the middle of a sentence, without pydantic's prefixes."""
+    words = words.strip().rstrip(".").replace("Value error, ", "")
+    words = re.sub(r"\.? Did you mean", "; did you mean", words)
+    wrong = re.search(r"Input should be a valid (\w+), .*", words)
+    if wrong:
+        details: list[Any] = getattr(error.__cause__, "errors", list)()
+        found = repr(details[0].get("input")) if details else "it"
+        words = f"{words[: wrong.start()]}{found} is not a valid {wrong[1]}"
+    return words[:1].lower() + words[1:]
 
 
 def _one(name: str) -> typer.Typer:
