@@ -63,6 +63,17 @@ def test_a_drawn_seed_is_told_and_repeats_the_text(divine, tiny):
     assert "seed" not in again.err
 
 
+def test_seed_minus_one_draws_one(divine, tiny):
+    assert "seed " in divine("run", tiny, "hello", "-n", "2", "--seed", "-1").err
+
+
+def test_an_empty_standard_input_is_no_prompt(divine, tiny):
+    result = divine("run", tiny)
+    assert result.code == 2
+    assert_one_sentence(result, "standard input is empty")
+    assert divine("run", tiny, "-", "-n", "0").code == 0  # asked for
+
+
 def test_raw_and_system(divine, tiny):
     counts = [
         json.loads(divine("run", tiny, "hello", "-n", "0", "--json", *more).out)["prompt_tokens"]
@@ -101,7 +112,7 @@ def test_bias_bans_a_token(divine, tiny):
         (["--temp", "-1"], 2, ["temperature"]),
         (["--top-p", "1.5"], 2, ["top_p"]),
         (["--min-p", "nan"], 2, ["min_p"]),
-        (["--seed", "-1"], 2, ["seed"]),
+        (["--seed", "-2"], 2, ["seed"]),
         (["-t", "0"], 2, ["threads"]),
         (["-c", "0"], 2, ["context"]),
         (["-c", "4"], 1, ["4"]),

@@ -48,7 +48,7 @@ def command(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        seed=seed,
+        seed=options.seed(seed),
         stop=tuple(stop) if stop else None,
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,

@@ -33,7 +33,13 @@ HubOption: TypeAlias = Annotated[
 ]
 Context: TypeAlias = Annotated[
     int | None,
-    typer.Option("-c", "--ctx", "--ctx-size", metavar="N", help="Positions of context."),
+    typer.Option(
+        "-c",
+        "--ctx",
+        "--ctx-size",
+        metavar="N",
+        help="Positions of context; the model's own by default, 8192 at most.",
+    ),
 ]
 Threads: TypeAlias = Annotated[
     int | None,
@@ -56,20 +62,24 @@ MaxTokens: TypeAlias = Annotated[
     ),
 ]
 Temperature: TypeAlias = Annotated[
-    float | None, typer.Option("--temp", "--temperature", metavar="T", help="0 is greedy.")
+    float | None,
+    typer.Option("--temp", "--temperature", metavar="T", help="0 is greedy; 0.8 by default."),
 ]
 TopK: TypeAlias = Annotated[
-    int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest; 0 is off.")
+    int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest; 40; 0 is off.")
 ]
 TopP: TypeAlias = Annotated[
-    float | None, typer.Option("--top-p", metavar="P", help="Keep the likeliest up to P in sum.")
+    float | None,
+    typer.Option("--top-p", metavar="P", help="Keep the likeliest up to P in sum; 0.95."),
 ]
 MinP: TypeAlias = Annotated[
-    float | None, typer.Option("--min-p", metavar="P", help="Keep those above P x the best.")
+    float | None, typer.Option("--min-p", metavar="P", help="Keep those above P x the best; 0.05.")
 ]
 Seed: TypeAlias = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", help="Same seed, same text; drawn and shown otherwise."),
+    typer.Option(
+        "--seed", metavar="N", help="Same seed, same text; without, or -1: drawn and shown."
+    ),
 ]
 System: TypeAlias = Annotated[
     str | None, typer.Option("-sys", "--system", metavar="TEXT", help="The system message.")
@@ -118,6 +128,11 @@ def max_tokens(value: int | None) -> int | None:
     """-1 is the known spelling of "no limit"; other negatives are mistakes."""
     if value is not None and value < -1:
         raise UsageError(f"-n is {value}; allowed is 0 or more, or -1 for no limit")
+    return None if value == -1 else value
+
+
+def seed(value: int | None) -> int | None:
+    """-1 is the known spelling of "draw one"."""
     return None if value == -1 else value
 
 

@@ -31,7 +31,10 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
         return _read_file(Path(file))
     if not given and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no prompt; give PROMPT, -f FILE, or text on standard input")
-    return _decode(_limited(sys.stdin.buffer, "standard input"), "standard input")
+    data = _limited(sys.stdin.buffer, "standard input")
+    if not given and not data:  # such as /dev/null of a script: nobody meant to ask nothing
+        raise UsageError("standard input is empty; give PROMPT, -f FILE, or text there")
+    return _decode(data, "standard input")
 
 
 def _sources(

@@ -73,6 +73,7 @@ def command(
             {"role": "system", "content": system},
             {"role": "user", "content": request},
         ]
+    seed = options.seed(seed)
     arguments = options.given(
         max_tokens=options.max_tokens(max_tokens),
         temperature=temperature,
