@@ -17,6 +17,12 @@ def test_report(divine):
     assert report["versions"]["numpy"]
 
 
+def test_lines_for_people(divine):
+    lines = divine("doctor", "-t", "1").out.splitlines()
+    assert any("memory roof" in line and line.endswith(" GB/s") for line in lines)
+    assert not any(word in line for line in lines[:-1] for word in ("_bytes", "True", "False"))
+
+
 def test_a_broken_native_module_is_part_of_the_report(divine, monkeypatch):
     monkeypatch.setitem(sys.modules, "divine.backends.cpu._native", None)  # importing it fails
     result = divine("doctor")

@@ -31,7 +31,8 @@ def command(
             write(f"{title:10}{section}\n")
             continue
         for name, value in section.items():
-            write(f"{title:10}{name:22}{printable(_shown(name, value))}\n")
+            words = _words(name)
+            write(f"{title:10}{words:22}{printable(_shown(name, value))}\n")
             title = ""
 
 
@@ -92,9 +93,17 @@ def _version(name: str) -> str:
         return "not installed"
 
 
+def _words(name: str) -> str:
+    return name.removesuffix("_bytes").removesuffix("_gb_s").replace("_", " ")
+
+
 def _shown(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return gigabytes(value)
+    if name.endswith("_gb_s"):
+        return f"{value} GB/s"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return " ".join(map(str, value))
     return "none" if value is None else str(value)
