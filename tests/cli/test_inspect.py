@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
@@ -35,6 +39,27 @@ def test_figures(divine, path):
     assert found["metadata"]["general.architecture"] == "llama"
     assert found["metadata"]["tokenizer.ggml.tokens"]["length"] == 320
     assert len(found["metadata"]["tokenizer.ggml.tokens"]["first"]) == 8
+
+
+def test_lines_fit_the_terminal(path):
+    """Long values are cut, with the length of an array in front where it stays."""
+    tiny_llama(path, metadata_overrides={"general.name": "x" * 200})
+    master, slave = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "60"}
+    command = [sys.executable, "-m", "divine", "inspect", str(path)]
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=environment) as running:
+        os.close(slave)
+        output = b""
+        while True:
+            try:
+                output += os.read(master, 65536)
+            except OSError:  # its last writer is gone
+                break
+        assert running.wait(30) == 0
+    os.close(master)
+    table = output.decode().split("\r\n\r\n")[2].splitlines()
+    assert any(line.startswith("tokenizer.ggml.tokens") and "  320: [" in line for line in table)
+    assert max(map(len, table)) <= 60
 
 
 def test_an_untied_table_is_read_one_row_a_token(divine, path):

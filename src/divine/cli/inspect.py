@@ -6,6 +6,8 @@ are valid and whole. Long arrays (vocabularies) are shown by length and first el
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from divine.gguf import GGUFFile, Metadata, TensorInfo
 
 _ELEMENTS = 8  # shown of an array
-_WIDTH = 100  # characters shown of a string
+_WIDTH = 100  # characters shown of a string where no terminal is narrower
 _TEMPLATE = "tokenizer.chat_template"
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 
@@ -26,12 +28,13 @@ _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 def command(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hub: options.HubOption = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
     """Show what a model file holds: sizes, metadata, tensors by type, bytes read per token."""
-    path = options.select_model(model, model_option, None)
+    path = options.select_model(model, model_option, hub)
     prepare_output()
     from divine.gguf import open_gguf
 
@@ -125,19 +128,20 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
         write(f"{printable(str(path))}  {gigabytes(path.stat().st_size)}\n")
     weights = sum(map(_weights, tensors))
     reads = gigabytes(bytes_per_token(file.metadata, tensors))
-    write(f"GGUF version {file.version}, {len(tensors)} tensors, {weights / 1e6:,.1f} M weights\n")
+    write(f"GGUF version {file.version}, {len(tensors)} tensors, {_millions(weights)} weights\n")
     write(f"a token reads {reads} of the file\n\n")
     for name, (count, number, nbytes) in _by_type(tensors).items():
         bits = 8 * nbytes / number if number else 0.0
         write(
-            f"{name:8}{count:6} tensors {number / 1e6:10,.1f} M weights {gigabytes(nbytes):>10}"
+            f"{name:8}{count:6} tensors {_millions(number):>12} weights {gigabytes(nbytes):>10}"
             f"{bits:8.2f} bits a weight\n"
         )
     write("\n")
-    width = max((len(printable(key)) for key in file.metadata), default=0)
+    width = min(50, max((len(printable(key)) for key in file.metadata), default=0))
     for key in file.metadata:
         if key != _TEMPLATE:
-            write(f"{printable(key):{min(width, 50)}}  {_text(file.metadata, key)}\n")
+            room = _room(width + 2)
+            write(f"{printable(key):{width}}  {_text(file.metadata, key, room)}\n")
     template = file.metadata.get(_TEMPLATE)
     if isinstance(template, str):
         lines = "\n".join("  " + printable(line) for line in template.splitlines())
@@ -150,12 +154,24 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
             write(f"{printable(tensor.name):40} {tensor.block_type:8} {shape:18} {size:>10}\n")
 
 
-def _text(metadata: Metadata, key: str) -> str:
+def _millions(weights: int) -> str:
+    return f"{weights / 1e6:,.{1 if weights >= 1e6 else 3}f} M"
+
+
+def _room(taken: int) -> int:
+    """Characters left for a value on its line: a terminal's, so that lines do not wrap."""
+    if not sys.stdout.isatty():
+        return _WIDTH
+    return max(20, min(_WIDTH, shutil.get_terminal_size().columns - taken))
+
+
+def _text(metadata: Metadata, key: str, room: int) -> str:
+    """The value in one line of at most `room` characters."""
     value = _value(metadata, key)
     if isinstance(value, dict):
         first = ", ".join(repr(item) for item in value["first"])
-        text = f"[{first}, ...] {value['length']:,} in all"
+        text = f"{value['length']:,}: [{first}, ...]"
     else:
         text = value if isinstance(value, str) else repr(value)
     text = printable(text)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+    return text if len(text) <= room else text[: room - 3] + "..."
