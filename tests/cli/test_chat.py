@@ -84,6 +84,8 @@ def test_commands(chat, tmp_path):
         ("/regenerate", "no answer to regenerate"),
         ("/params banana=1", "'banana' is no parameter"),
         ("/params top_k=many", "top_k is 'many'"),
+        ("/params temperature=500", "temperature is 500.0"),
+        ("/params max_tokens=-5", "max_tokens is -5"),
         ("/load", "needs the name of a file"),
         ("/load /none/talk.json", "/none/talk.json cannot be read"),
         ("/save /none/talk.json", "/none/talk.json cannot be written"),
@@ -98,6 +100,40 @@ def test_a_failed_turn_does_not_end_the_chat(chat, tmp_path, line, words):
     assert len(complaints) == 1
     assert words in complaints[0]
     assert saved(target)["messages"][0]["content"] == "hello"
+
+
+def test_params_are_set_all_or_none(chat):
+    result = chat("/params top_k=3 banana=1", "/params", "/params top_k=3 min_p=2", "/params")
+    assert "top_k=3" not in result.err
+
+
+@pytest.mark.parametrize("leave", ["/quit", "/exit", "/bye"])
+def test_known_words_to_leave(chat, leave):
+    result = chat("/?", leave, "never said")
+    assert (result.code, result.out) == (0, "")
+    assert "/regenerate" in result.err
+
+
+def test_lines_pasted_together_are_one_message(endless, tmp_path):
+    target = tmp_path / "talk.json"
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "divine", "chat", *endless, "-n", "2"]
+    terminal = {**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=terminal
+    ) as running:
+        os.close(slave)
+        screen = Screen(master)
+        screen.wait_for("> ")
+        screen.type("\x1b[200~one\ntwo\x1b[201~\n")
+        screen.wait_for("tokens")
+        screen.type(f"/save {target}\n")
+        screen.wait_for("saved")
+        screen.type("/quit\n")
+        screen.drain()
+        assert running.wait(30) == 0
+    os.close(master)
+    assert saved(target)["messages"][0]["content"] == "one\ntwo"
 
 
 def test_a_line_goes_on_after_a_backslash(chat, tmp_path):

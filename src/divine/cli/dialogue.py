@@ -54,6 +54,7 @@ class Dialogue:
             "load": ("FILE goes on with a kept one", self._load),
             "quit": ("leave", self._quit),
         }
+        self._aliases = {"exit": "quit", "bye": "quit", "?": "help", "regen": "regenerate"}
 
     def talk(self) -> None:
         """Until the end of input, /quit, or Ctrl-C at an empty prompt twice in a row."""
@@ -101,6 +102,7 @@ class Dialogue:
             self._answer()
             return
         name, _, rest = line[1:].partition(" ")
+        name = self._aliases.get(name, name)
         if name not in self._commands:
             known = " ".join("/" + command for command in self._commands)
             raise UsageError(f"/{name} is not known; there are {known}")
@@ -117,7 +119,7 @@ class Dialogue:
         except CapacityError as error:
             self._conversation.withdraw()
             raise CapacityError(f"{error}; /clear starts afresh") from error
-        except DivineError:
+        except (DivineError, KeyboardInterrupt):  # Ctrl-C here came before the answer began
             self._conversation.withdraw()
             raise
         self._conversation.answer("".join(pieces), cut=cut)
@@ -146,18 +148,22 @@ class Dialogue:
         self._answer()
 
     def _params(self, rest: str) -> None:
+        """Set all of them or, when one is wrong, none."""
+        arguments = dict(self._arguments)
         for item in rest.split():
             name, _, value = item.partition("=")
             if name not in _PARAMETERS:
                 raise UsageError(f"{name!r} is no parameter; there are {', '.join(_PARAMETERS)}")
             if not value:
-                self._arguments.pop(name, None)
+                arguments.pop(name, None)
                 continue
             try:
-                self._arguments[name] = _PARAMETERS[name](value)
+                arguments[name] = _PARAMETERS[name](value)
             except ValueError:
                 kind = _PARAMETERS[name].__name__
                 raise UsageError(f"{name} is {value!r}; allowed is a number ({kind})") from None
+        _check(arguments)
+        self._arguments = arguments
         shown = {key: value for key, value in self._arguments.items() if key in _PARAMETERS}
         note("  ".join(f"{key}={value}" for key, value in shown.items()) or "(defaults)")
 
@@ -171,6 +177,16 @@ class Dialogue:
 
     def _quit(self, _rest: str) -> None:
         raise _Quit
+
+
+def _check(arguments: dict[str, Any]) -> None:
+    """Raise UsageError for a value out of its range, before a question meets it."""
+    from divine.sampling import SamplingParams, check_integer
+
+    sampling = SamplingParams.__annotations__.keys() & arguments.keys() & _PARAMETERS.keys()
+    SamplingParams(**{name: arguments[name] for name in sampling})
+    if "max_tokens" in arguments:
+        check_integer("max_tokens", arguments["max_tokens"], 0, None)
 
 
 def _show(stream: Stream, pieces: list[str]) -> bool:
@@ -208,6 +224,8 @@ class _History:
         with contextlib.suppress(OSError):  # none yet, or unreadable: start without
             readline.read_history_file(self._path)
         readline.set_history_length(1000)
+        # Python turns this off; with it, lines pasted together are one message.
+        readline.parse_and_bind("set enable-bracketed-paste on")
 
     def save(self) -> None:
         if self._readline:
