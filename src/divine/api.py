@@ -312,7 +312,7 @@ def load(
     """Load a GGUF file.
 
     `context`: the most tokens of prompt and answer together; by default the model's own, 8,192 at
-    most. `threads` None: as many as the machine has cores. `kv_type`: "f16", or "q8_0" for half the
+    most; 0 is the model's own, however long. `threads` None: as many as the machine has cores. `kv_type`: "f16", or "q8_0" for half the
     memory. `backend`: "cpu", or "reference" (NumPy, slow).
 
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
@@ -344,7 +344,9 @@ def load(
 def _context(asked: int | None, trained: int) -> int:
     if asked is None:
         return min(trained, DEFAULT_CONTEXT)
-    check_integer("context", asked, 1, None)
+    if asked == 0:  # as elsewhere: all that the model was trained for
+        return trained
+    check_integer("context", asked, 0, None)
     if asked > trained:
         raise UsageError(f"context is {asked}; the model was trained for {trained} at most")
     return asked

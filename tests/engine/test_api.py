@@ -200,7 +200,7 @@ def test_wrong_prompts_are_refused(model):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"context": 0}, "context is 0"),
+        ({"context": -1}, "context is -1"),
         ({"context": 10**9}, "the model was trained for"),
         ({"threads": 0}, "threads is 0"),
         ({"kv_type": "f32"}, 'kv_type is \'f32\'; allowed are "f16" and "q8_0"'),

@@ -38,7 +38,7 @@ Context: TypeAlias = Annotated[
         "--ctx",
         "--ctx-size",
         metavar="N",
-        help="Positions of context; the model's own by default, 8192 at most.",
+        help="Positions of context; the model's own by default, 8192 at most; 0: the model's own.",
     ),
 ]
 Threads: TypeAlias = Annotated[
