@@ -114,7 +114,7 @@ def test_bias_bans_a_token(divine, tiny):
         (["--min-p", "nan"], 2, ["min_p"]),
         (["--seed", "-2"], 2, ["seed"]),
         (["-t", "0"], 2, ["threads"]),
-        (["-c", "0"], 2, ["context"]),
+        (["-c", "-1"], 2, ["context"]),
         (["-c", "4"], 1, ["4"]),
         (["--logit-bias", "999999=1"], 2, ["logit_bias", "999999"]),
         (["-n", "-5"], 2, ["-n"]),
