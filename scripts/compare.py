@@ -38,11 +38,13 @@ def llama_cpp(model: str, threads: int) -> dict[str, float]:
     settings = xllamacpp.CommonParams()
     settings.model.path = model
     settings.n_ctx, settings.n_parallel, settings.verbosity = 2048, 1, -1
+    settings.use_jinja = True
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(settings)
     plain = {"temperature": 0, "cache_prompt": False}
     figures: dict[str, float] = {}
-    answer = server.handle_completions({"prompt": PROMPT, "n_predict": DECODED, **plain})
+    question = [{"role": "user", "content": PROMPT}]
+    answer = server.handle_chat_completions({"messages": question, "max_tokens": DECODED, **plain})
     figures["decode"] = answer["timings"]["predicted_per_second"]
     for rows in ROWS:
         times = []
@@ -66,8 +68,8 @@ def divine(model: str, threads: int) -> dict[str, float]:
 
     figures: dict[str, float] = {}
     with load(model, threads=threads) as loaded:
-        done = loaded.generate(PROMPT, raw=True, temperature=0, max_tokens=DECODED)
-        figures["decode"] = done.statistics.decode_tok_s
+        done = loaded.generate(PROMPT, temperature=0, max_tokens=DECODED)
+        figures["decode"] = done.statistics.decode_tok_s or 0.0
     with open_gguf(model) as file:
         executable = CpuBackend().compile(build_program(file), file, threads=threads)
     for rows in ROWS:
