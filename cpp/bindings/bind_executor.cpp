@@ -31,12 +31,13 @@ NormSpec norm_spec(const Norm& n) {
   return {n->first, n->second};
 }
 
-// A new NumPy array that owns its memory.
+// A new NumPy array that owns its memory; None where it would be empty, which most are.
 template <class T>
 nb::object make_array(T** data, std::vector<size_t> shape) {
   size_t n = 1;
   for (const size_t s : shape) n *= s;
-  *data = new T[n > 0 ? n : 1];
+  if (n == 0) return nb::none();
+  *data = new T[n];
   nb::capsule owner(*data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
   return nb::ndarray<nb::numpy, T>(*data, shape.size(), shape.data(), owner).cast();
 }
@@ -123,7 +124,7 @@ nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const I
   nb::object all = make_array(&out.logits, {in.logits.size(), v});
   nb::list tap_arrays;
   for (const auto& [tap, rows] : in.taps) {
-    float* data;
+    float* data = nullptr;
     if (rows.size() > size_t(in.rows)) throw std::invalid_argument("too many tap rows");
     tap_arrays.append(make_array(&data, {rows.size(), size_t(ex.dim())}));
     out.taps.push_back(data);

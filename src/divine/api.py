@@ -312,8 +312,8 @@ def load(
     """Load a GGUF file.
 
     `context`: the most tokens of prompt and answer together; by default the model's own, 8,192 at
-    most; 0 is the model's own, however long. `threads` None: as many as the machine has cores. `kv_type`: "f16", or "q8_0" for half the
-    memory. `backend`: "cpu", or "reference" (NumPy, slow).
+    most; 0 is the model's own, however long. `threads` None: as many as the machine has cores.
+    `kv_type`: "f16", or "q8_0" for half the memory. `backend`: "cpu", or "reference" (NumPy, slow).
 
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
     for arguments out of range, CapacityError if the memory does not suffice.

@@ -32,6 +32,13 @@ from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Progr
 
 MAX_ROWS = 256  # rows of one pass; prefill goes in chunks of at most this many
 _FINAL = -1  # the native number of the tap "final"
+_EMPTY = tuple(  # what nobody wanted, in the order of PassResult
+    np.zeros(shape, kind)
+    for shape, kind in [
+        ((0,), np.int32), ((0,), np.float32), ((0,), np.float32), ((0, 0), np.int32),
+        ((0, 0), np.float32), ((0,), np.float32), ((0, 0), np.float32),
+    ]
+)  # fmt: skip
 
 
 class CpuState:
@@ -132,11 +139,12 @@ class CpuExecutable:
             raise CapacityError(str(error)) from None
         if out is None:
             raise Cancelled
-        ids, best, sums, top_ids, top_logits, top_sums, logits, taps, seconds = out
-        result = PassResult(
-            ids, best, sums, top_ids, top_logits, top_sums, logits,
-            dict(zip(want.taps, taps, strict=True)), seconds,
-        )  # fmt: skip
+        arrays = [value if value is not None else _EMPTY[i] for i, value in enumerate(out[:7])]
+        taps = {
+            name: x if x is not None else _EMPTY[6]
+            for name, x in zip(want.taps, out[7], strict=True)
+        }
+        result = PassResult(*arrays, taps, out[8])
         self._check_finite(states, rows, want, result)
         return result
 
