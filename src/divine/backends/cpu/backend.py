@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,12 +140,15 @@ class CpuExecutable:
             raise CapacityError(str(error)) from None
         if out is None:
             raise Cancelled
-        arrays = [value if value is not None else _EMPTY[i] for i, value in enumerate(out[:7])]
+        arrays: list[Any] = [a if a is not None else _EMPTY[i] for i, a in enumerate(out[:7])]
+        ids, best, sums, top_ids, top_logits, top_sums, logits = arrays
         taps = {
-            name: x if x is not None else _EMPTY[6]
-            for name, x in zip(want.taps, out[7], strict=True)
+            name: values if values is not None else _EMPTY[6]
+            for name, values in zip(want.taps, out[7], strict=True)
         }
-        result = PassResult(*arrays, taps, out[8])
+        result = PassResult(
+            ids, best, sums, top_ids, top_logits, top_sums, logits, taps, out[8]
+        )  # fmt: skip
         self._check_finite(states, rows, want, result)
         return result
 
