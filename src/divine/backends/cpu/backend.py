@@ -33,13 +33,6 @@ from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Progr
 
 MAX_ROWS = 256  # rows of one pass; prefill goes in chunks of at most this many
 _FINAL = -1  # the native number of the tap "final"
-_EMPTY = tuple(  # what nobody wanted, in the order of PassResult
-    np.zeros(shape, kind)
-    for shape, kind in [
-        ((0,), np.int32), ((0,), np.float32), ((0,), np.float32), ((0, 0), np.int32),
-        ((0, 0), np.float32), ((0,), np.float32), ((0, 0), np.float32),
-    ]
-)  # fmt: skip
 
 
 class CpuState:
@@ -102,6 +95,14 @@ class CpuExecutable:
         self.threads: int = native.threads
         self.weight_bytes: int = native.weight_bytes
         self.tap_names = program.tap_names
+        no_logits = np.zeros((0, self.vocabulary), np.float32)
+        self._no_tap = np.zeros((0, self.dim), np.float32)
+        none, nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        no_top = np.zeros((0, 0), np.float32)
+        # What nobody wanted, in the order of PassResult; made once, since a pass may be short.
+        self._empty = (
+            none, nothing, nothing, no_top.astype(np.int32), no_top, nothing, no_logits
+        )  # fmt: skip
         self._taps = {name: i for i, name in enumerate(program.tap_names)}
         self._taps[program.tap_names[-1]] = _FINAL
 
@@ -140,10 +141,10 @@ class CpuExecutable:
             raise CapacityError(str(error)) from None
         if out is None:
             raise Cancelled
-        arrays: list[Any] = [a if a is not None else _EMPTY[i] for i, a in enumerate(out[:7])]
+        arrays: list[Any] = [a if a is not None else self._empty[i] for i, a in enumerate(out[:7])]
         ids, best, sums, top_ids, top_logits, top_sums, logits = arrays
         taps = {
-            name: values if values is not None else _EMPTY[6]
+            name: values if values is not None else self._no_tap
             for name, values in zip(want.taps, out[7], strict=True)
         }
         result = PassResult(
