@@ -167,12 +167,12 @@ class TestArrays:
         with open_gguf(path) as file:
             assert dict(file.metadata) == {"deep": [[1], [2]], "general.architecture": "llama"}
 
-    def test_millions_of_empty_arrays_take_no_time(self, path):
-        count = 5_000_000
+    @pytest.mark.parametrize("count", [3_000_000, 5_000_000])
+    def test_millions_of_empty_arrays_take_no_time(self, path, count):
         array = u32(ARRAY) + u64(count) + (u32(U8) + u64(0)) * count
         path.write_bytes(header(0, 1) + entry(b"a", ARRAY, array))
         started = time.perf_counter()
-        with pytest.raises(FormatError, match="declares 5000000 values of type array"):
+        with pytest.raises(FormatError, match=f"declares {count} values of type array"):
             open_gguf(path)
         assert time.perf_counter() - started < 2
 

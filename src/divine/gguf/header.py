@@ -28,9 +28,11 @@ from divine.gguf.values import ARRAY_HEAD, U32, U64
 
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 18
-# Strings and inner arrays are the only values whose skipping takes a step per element: 4 million of
-# them (real vocabularies have up to 0.5 million) keep a hostile file from taking minutes.
+# Strings and inner arrays are the only values whose skipping takes a step per element: 4 million
+# strings (real vocabularies have up to 0.5 million), and far fewer of the arrays, whose step is
+# slower, keep a hostile file from taking minutes.
 MAX_STEPS = 1 << 22
+MAX_ARRAYS = 1 << 16
 MAX_DEPTH = 4  # arrays within arrays
 MAX_NAME = 1 << 16
 MAX_ALIGNMENT = 1 << 16
@@ -95,7 +97,7 @@ class _Parser:
         self.size = size
         self.file = file
         self.position = 0
-        self.steps = 0
+        self.steps = {ValueType.STRING: MAX_STEPS, ValueType.ARRAY: MAX_ARRAYS}  # left
 
     def parse(self) -> Header:
         version = self._magic_and_version()
@@ -215,10 +217,10 @@ class _Parser:
         )
 
     def _take_steps(self, count: int, kind: ValueType, key: str, least: int) -> None:
-        room = min((self.size - self.position) // least, MAX_STEPS - self.steps)
+        room = min((self.size - self.position) // least, self.steps[kind])
         if count > room:
             self._too_long(count, kind, key, room)
-        self.steps += count
+        self.steps[kind] -= count
 
     def _skip_strings(self, count: int, key: str) -> None:
         self._take_steps(count, ValueType.STRING, key, 8)
