@@ -43,8 +43,9 @@ def encode_chat(
         return text
 
     map_texts([checked, checked_tools, extra], collect, "messages")
-    sentinel = _unused_sentinel(texts)
     controls, markers = tokenizer.controls, tokenizer.markers
+    # Nor may a token hold it: protecting a text from that one would never end.
+    sentinel = _unused_sentinel([*texts, "".join(markers.texts)])
 
     def protect(value: Any, splitter: SpecialSplitter) -> Any:
         return map_texts(value, lambda text: splitter.protect(text, sentinel), "messages")
@@ -72,4 +73,6 @@ def _unused_sentinel(texts: list[str]) -> str:
         marks = (sentinel, f"\\u{ord(sentinel):04x}")
         if not any(mark in text for text in texts for mark in marks):
             return sentinel
-    raise UsageError("messages use every noncharacter from U+FDD1 to U+FDEF; leave one out")
+    raise UsageError(
+        "messages and special tokens use every noncharacter from U+FDD1 to U+FDEF; leave one out"
+    )

@@ -1,15 +1,18 @@
 """Finding special tokens in text: leftmost, longest first, in time linear in the text.
 
-Knows texts and ids; which tokens are special, and when text may be parsed for them, is decided in
-tokenizer.py.
+First characters find where a token may begin, a table of lengths what begins there, so that a
+hundred thousand tokens take no time to prepare. Knows texts and ids; which tokens are special, and
+when text may be parsed for them, is decided in tokenizer.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, pairwise
+
+HEAD = 4  # characters that say which lengths are worth looking at
 
 
 class SpecialSplitter:
@@ -17,72 +20,84 @@ class SpecialSplitter:
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = dict(ids)
-        self._pattern = re.compile(f"({_alternatives(self._ids)})") if ids else None
+        self._whole = _Finder(self._ids)
+        self._longer = _Finder(text for text in self._ids if len(text) > 1)
+        self._forwards = sorted(text for text in self._ids if len(text) > 1)
+        self._backwards = sorted(text[::-1] for text in self._forwards)
+        self._longest = max(map(len, self._ids), default=0)
+
+    @property
+    def texts(self) -> Iterable[str]:
+        """The token texts."""
+        return self._ids
 
     def split(self, text: str) -> Iterator[str | int]:
         """The pieces of text (never empty) and the ids of the tokens between them, in order."""
-        parts = [text] if self._pattern is None else self._pattern.split(text)
-        for index, part in enumerate(parts):
-            if index % 2:
-                yield self._ids[part]
-            elif part:
-                yield part
+        done = 0
+        for start, end in self._whole.find(text):
+            if start > done:
+                yield text[done:start]
+            yield self._ids[text[start:end]]
+            done = end
+        if done < len(text):
+            yield text[done:]
 
     def protect(self, text: str, sentinel: str) -> str:
         """The text with sentinels in it, so that no token text is found in it or across its ends.
 
-        A sentinel goes after the first character of every token text, again where breaking one
-        leaves another that overlapped it, and into what begins a token text at the end of the text
-        or ends one at its start, and so might become whole beside other text. Texts of a single
-        character cannot be protected.
+        Sentinels go between all characters of every token text, again where breaking one leaves
+        another that overlapped it, and one goes into what begins a token text at the end of the
+        text or ends one at its start, and so might become whole beside other text. Texts of a
+        single character cannot be protected.
         """
-        breakable, beginnings, endings = self._breakable
-        if breakable is None:
-            return text
-        while breakable.search(text):
-            text = breakable.sub(lambda match: match[0][0] + sentinel + match[0][1:], text)
+        while places := [range(start + 1, end) for start, end in self._longer.find(text)]:
+            starts = [0, *chain.from_iterable(places)]
+            text = sentinel.join(text[a:b] for a, b in pairwise([*starts, len(text)]))
         size = len(text)
         longest = min(self._longest, size + 1)
-        cuts = {size - n + 1 for n in range(2, longest) if text[size - n :] in beginnings}
-        cuts |= {n - 1 for n in range(2, longest) if text[:n] in endings}
+        cuts = {
+            size - n + 1 for n in range(2, longest) if _begins(self._forwards, text[size - n :])
+        }
+        cuts |= {n - 1 for n in range(2, longest) if _begins(self._backwards, text[n - 1 :: -1])}
         for cut in sorted(cuts, reverse=True):
             text = text[:cut] + sentinel + text[cut:]
         return text
 
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._ids), default=0)
 
-    @cached_property
-    def _breakable(self) -> tuple[re.Pattern[str] | None, frozenset[str], frozenset[str]]:
-        """Pattern of the longer texts, and their proper beginnings and endings."""
-        texts = {text: id_ for text, id_ in self._ids.items() if len(text) > 1}
-        if not texts:
-            return None, frozenset(), frozenset()
-        return (
-            re.compile(_alternatives(texts)),
-            frozenset(text[:n] for text in texts for n in range(2, len(text))),
-            frozenset(text[-n:] for text in texts for n in range(2, len(text))),
-        )
+class _Finder:
+    """Occurrences of any of some texts."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = frozenset(texts)
+        lengths: dict[str, set[int]] = {}
+        for text in self._texts:
+            lengths.setdefault(text[:HEAD], set()).add(len(text))
+        # By the head: the lengths of the texts that begin so, longest first.
+        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
+        first = "".join(sorted({head[:1] for head in lengths}))
+        self._first = re.compile(f"[{re.escape(first)}]") if first else None
+
+    def find(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each, leftmost, longest first, without overlap."""
+        search = self._first.search if self._first else None
+        at = 0
+        while search and (match := search(text, at)):
+            start = match.start()
+            length = self._length_at(text, start)
+            at = start + (length or 1)
+            if length:
+                yield start, at
+
+    def _length_at(self, text: str, start: int) -> int:
+        """Of the longest text that begins there; 0 if none does."""
+        for size in range(HEAD, 0, -1):  # a text shorter than a head is its own head
+            for length in self._lengths.get(text[start : start + size], ()):
+                if text[start : start + length] in self._texts:
+                    return length
+        return 0
 
 
-def _alternatives(texts: Mapping[str, int]) -> str:
-    """A pattern of all texts as a tree of common prefixes: trying thousands costs one walk."""
-    tree: dict[str, Any] = {}
-    for text in texts:
-        node = tree
-        for character in text:
-            node = node.setdefault(character, {})
-        node[""] = {}
-    return _pattern(tree)
-
-
-def _pattern(node: dict[str, Any]) -> str:
-    run = ""
-    while len(node) == 1 and "" not in node:  # a chain without a choice: no group, no recursion
-        ((character, node),) = node.items()
-        run += re.escape(character)
-    branches = [re.escape(c) + _pattern(child) for c, child in node.items() if c]
-    if not branches:
-        return run
-    return f"{run}(?:{'|'.join(branches)}){'?' if '' in node else ''}"
+def _begins(texts: list[str], start: str) -> bool:
+    """Whether one of the sorted texts begins so and goes on."""
+    place = bisect_right(texts, start)
+    return place < len(texts) and texts[place].startswith(start)

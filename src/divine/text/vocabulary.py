@@ -25,6 +25,7 @@ _END_TEXTS = """
     <reponame> <|file_sep|>
 """
 END_TEXTS = frozenset(_END_TEXTS.split())
+MAX_SPECIAL = 1 << 10  # characters of a token that text is searched for; real ones have up to 100
 _PADDING_NAME = re.compile(r"\[PAD(\d+)\]")
 
 
@@ -38,6 +39,9 @@ class TokenType(IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
+
+
+_SEARCHED = (TokenType.CONTROL, TokenType.USER_DEFINED)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ def _types(metadata: Metadata, file: str, texts: list[str]) -> list[int]:
             f"{file}: token {id_} has the type {types[id_]} in {keys.TOKEN_TYPES}; types are 0 to 6"
         )
     for id_, kind in enumerate(types):
+        if kind in _SEARCHED and len(texts[id_]) > MAX_SPECIAL:
+            raise FormatError(
+                f"{file}: token {id_} is a special one of {len(texts[id_])} characters; at most "
+                f"{MAX_SPECIAL} are allowed"
+            )
         # Older converters call the padding of the vocabulary user-defined; no text ever means it.
         if kind == 4 and (padding := _PADDING_NAME.fullmatch(texts[id_])):
             types[id_] = TokenType.UNUSED if padding[1] == str(id_) else kind
