@@ -177,6 +177,7 @@ def test_wrong_byte_tokens_are_refused(tmp_path: Path, name: str) -> None:
         ({"bos_token_id": 260}, FormatError, "bos_token_id.*at most 259"),
         ({"eot_token_id": -1}, FormatError, "eot_token_id"),
         ({"merges": 5}, FormatError, "merges"),
+        ({"add_bos_token": True}, FormatError, "add_bos_token is true, but .*bos_token_id is miss"),
     ],
 )
 def test_damaged_keys(tmp_path: Path, change: dict, kind: type[DivineError], message: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Protocol
 
-from divine.errors import UnsupportedError, UsageError
+from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import Metadata, keys
 from divine.text.bytelevel import ByteLevelBPE
 from divine.text.incremental import IncrementalDecoder
@@ -43,6 +43,13 @@ class Tokenizer:
     @classmethod
     def from_metadata(cls, metadata: Metadata, file: str = "the model file") -> Tokenizer:
         """Raises FormatError for damaged keys, UnsupportedError for an unknown tokenizer."""
+        found = cls._read(metadata, file)
+        if metadata.bool(keys.ADD_BOS, False) and found.bos_id is None:
+            raise FormatError(f"{file}: {keys.ADD_BOS} is true, but {keys.BOS_ID} is missing")
+        return found
+
+    @classmethod
+    def _read(cls, metadata: Metadata, file: str) -> Tokenizer:
         name = metadata.str(keys.TOKENIZER_MODEL)
         if name == "gpt2":
             pre = pre_tokenizer(metadata.str(keys.TOKENIZER_PRE, "default"), file)
