@@ -455,6 +455,12 @@ def test_what_the_operations_cannot_express_is_refused_by_name(
     assert expected in refused(tiny(tmp_path, **options), UnsupportedError)
 
 
+@pytest.mark.parametrize("key", ["general.architecture", "llama.rope.scaling.type"])
+def test_long_values_are_shortened_in_messages(tmp_path: Path, key: str) -> None:
+    path = tiny(tmp_path, metadata_overrides={key: "x" * 100_000})
+    assert len(refused(path, UnsupportedError).replace(str(path), "")) < 300
+
+
 def test_config_is_readable_by_itself(tmp_path: Path) -> None:
     with open_gguf(tiny(tmp_path, arch="qwen3")) as gguf:
         config = ModelConfig.from_metadata(gguf.metadata, rows=320)

@@ -41,7 +41,7 @@ def build_program(gguf: GGUFFile) -> Program:
         architecture = gguf.metadata.str(keys.ARCHITECTURE)
         if architecture not in _REGISTRY:
             raise UnsupportedError(
-                f"architecture {architecture!r} is not supported; supported are "
+                f"architecture {architecture[:80]!r} is not supported; supported are "
                 + ", ".join(ARCHITECTURES)
             )
         weights = Weights(gguf)

@@ -183,8 +183,8 @@ def _rope(read: _Reader, head_dim: int, context: int) -> RopeConfig:
     scaling = read.metadata.str(read.key(keys.ROPE_SCALING_TYPE), "linear")
     if scaling not in SCALINGS:
         raise UnsupportedError(
-            f"the metadata key {read.key(keys.ROPE_SCALING_TYPE)!r} is {scaling!r}; supported are "
-            + ", ".join(SCALINGS)
+            f"the metadata key {read.key(keys.ROPE_SCALING_TYPE)!r} is {scaling[:80]!r}; "
+            f"supported are {', '.join(SCALINGS)}"
         )
     original = context
     if read.has(keys.ROPE_SCALING_CONTEXT):
