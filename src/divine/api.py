@@ -288,6 +288,11 @@ class Model:
                     raise UsageError("tools need the chat template, which raw leaves out")
                 return self.tokenizer.encode(prompt, special=True)
             prompt = [{"role": "user", "content": prompt}]
+        if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+            raise UsageError(
+                f"the prompt is a Python {type(prompt).__name__}; allowed are a text, a list of "
+                "messages or a list of token ids"
+            )
         if len(prompt) > 0 and isinstance(prompt[0], int):
             return _token_ids(cast("Sequence[object]", prompt))
         going_on = bool(options.get("continue_final_message"))

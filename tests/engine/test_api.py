@@ -195,6 +195,9 @@ def test_wrong_prompts_are_refused(model):
         model.generate([-1])
     with pytest.raises(DivineError):
         model.generate([])
+    for prompt in (None, 5, b"hello", {"role": "user", "content": "hello"}):
+        with pytest.raises(UsageError, match="allowed are a text, a list of messages"):
+            model.generate(prompt)
 
 
 @pytest.mark.parametrize(
