@@ -136,6 +136,15 @@ def test_offline_is_one_sentence_soon(models):
     assert_one_sentence(offline, "HF_HUB_OFFLINE")
 
 
+def test_what_pip_says_is_told_in_half_a_sentence():
+    trace = "ERROR: Exception:\nTraceback (most recent call last):\n  x\nOSError: [Errno 28] full\n"
+    assert packages._reason(trace) == "OSError: [Errno 28] full"
+    assert (
+        packages._reason("noise\nERROR: No matching distribution\n") == "No matching distribution"
+    )
+    assert packages._reason("") == "pip gave no reason"
+
+
 class FakePip:
     """Stands in for _pip_download: writes wheels, counts calls, fails on demand."""
 

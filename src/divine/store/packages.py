@@ -141,5 +141,8 @@ def _reason(errors: str) -> str:
         return "the package index cannot be reached; is this computer online?"
     if re.search(r"SSLError|CERTIFICATE", errors):
         return "the package index has no valid certificate (see pip's --cert)"
-    lines = [line[7:] for line in errors.splitlines() if line.startswith("ERROR: ")]
+    told = [line.strip() for line in errors.splitlines() if line.strip()]
+    lines = [line[7:] for line in told if line.startswith("ERROR: ")]
+    if lines and lines[-1] == "Exception:":  # followed by a traceback, whose end says what it was
+        return told[-1]
     return lines[-1] if lines else "pip gave no reason"
