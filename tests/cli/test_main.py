@@ -11,7 +11,7 @@ from divine import __version__
 from divine.cli import main
 from divine.errors import CapacityError, DivineError, UsageError
 
-from .conftest import assert_one_sentence
+from .conftest import Result, assert_one_sentence
 
 
 def test_version(divine):
@@ -130,3 +130,40 @@ def test_a_closed_pipe_is_quiet(tiny):
     writer.stderr.close()
     assert writer.wait(60) == 1
     assert errors == b""
+
+
+def _with_closed(streams: str, *arguments: object) -> Result:
+    """Run a command line with standard streams closed, such as ">&-"."""
+    command = f'exec "$@" {streams}'
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "divine", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_closed_standard_streams(tiny):
+    words = ["run", tiny, "hello", "-n", "1", "--temp", "0"]
+    assert_one_sentence(_with_closed(">&-", *words), "standard output is closed")
+    assert_one_sentence(_with_closed("<&-", "run", tiny), "standard input is empty")
+    assert _with_closed("<&-", "chat", tiny).code == 0
+    quiet = _with_closed("2>&-", *words)
+    assert quiet.code == 0
+    assert "tokens" not in quiet.out
+    assert _with_closed("<&- >&- 2>&-", *words).code == 1
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["list"], ["doctor", "--json"]])
+def test_a_full_disk_is_one_sentence(arguments):
+    result = _with_closed(">/dev/full", *arguments)
+    assert result.code == 1
+    assert_one_sentence(result, "no space left")
+
+
+def test_the_edge_stands_before_the_libraries():
+    """Ctrl-C while libraries are imported finds someone who takes it."""
+    code = "import sys, divine.cli.main; sys.exit('typer' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

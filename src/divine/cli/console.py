@@ -23,6 +23,8 @@ def complain(sentence: str) -> None:
 
 def note(line: str) -> None:
     """A line on standard error; a closed standard error is nobody's problem."""
+    if sys.stderr is None:  # print would take standard output
+        return
     try:
         print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)  # noqa: T201
     except (OSError, UnicodeEncodeError):

@@ -12,13 +12,14 @@ import os
 import re
 import sys
 import traceback
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from divine import __version__
 from divine.cli.console import complain
 from divine.errors import DivineError
+
+if TYPE_CHECKING:
+    import typer
 
 # name -> (module with a function `command`, summary shown by --help)
 COMMANDS = {
@@ -41,18 +42,22 @@ def main() -> None:
 
 def execute(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are told on standard error."""
-    if arguments == ["--version"]:
-        sys.stdout.write(f"divine {__version__}\n")
-        return 0
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help"]
     try:
+        _check_streams()
+        if arguments == ["--version"]:
+            sys.stdout.write(f"divine {__version__}\n")
+            sys.stdout.flush()
+            return 0
+        from typer.main import get_command  # here, where Ctrl-C leaves no traceback
+
         # Not standalone: typer would print its own errors.
         if arguments and arguments[0] in COMMANDS:
             app, name, rest = _one(arguments[0]), f"divine {arguments[0]}", arguments[1:]
         else:
             app, name, rest = _all(), "divine", arguments or ["--help"]
-        result = typer.main.get_command(app).main(rest, prog_name=name, standalone_mode=False)
+        result = get_command(app).main(rest, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:  # whoever read our output has enough
@@ -64,6 +69,14 @@ def execute(arguments: list[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         return _tell(error, arguments)
+
+
+def _check_streams() -> None:
+    """A closed standard stream is None in Python; input that is closed is an empty one."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 - until the end
+    if sys.stdout is None:
+        raise DivineError("standard output is closed; there is nowhere to write to")
 
 
 def _tell(error: Exception, arguments: list[str]) -> int:
@@ -119,6 +132,8 @@ def _all() -> typer.Typer:
 
 
 def _empty() -> typer.Typer:
+    import typer
+
     # Help drawn by rich would cost 0.2 s.
     return typer.Typer(
         add_completion=False,
