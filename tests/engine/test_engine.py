@@ -332,6 +332,15 @@ def test_an_interruption_at_any_moment_leaves_the_engine_usable():
         assert sequences[1].output == greedy_tokens([4], 8)
 
 
+def test_long_passes_run_in_the_calling_thread():
+    """In another one they would go on, their states in use, when Ctrl-C comes as it starts."""
+    model = FakeExecutable()
+    threads = set()
+    model.on_run = lambda: threads.add(threading.current_thread())
+    generate(make_engine(model), [1] * 60)
+    assert threads == {threading.current_thread()}
+
+
 def test_a_finished_prefix_is_reused_and_changes_nothing():
     model = FakeExecutable()
     engine = make_engine(model)

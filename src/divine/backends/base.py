@@ -134,7 +134,11 @@ class Executable(Protocol):
         """An empty state for one sequence."""
 
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
-        """One pass. Raises ValueError for ill-formed rows, Cancelled after cancel()."""
+        """One pass. Raises ValueError for ill-formed rows, Cancelled after cancel().
+
+        In the main thread a KeyboardInterrupt cuts it, at its next operation at the latest, and
+        leaves the states as they were.
+        """
 
     def cancel(self) -> None:
         """Stop the pass in progress at its next operation; callable from any thread or signal."""

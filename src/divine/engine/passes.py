@@ -6,7 +6,6 @@ the walk will follow the choices. Runs no scheduling and ends no sequences.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
@@ -15,7 +14,7 @@ from divine.backends.base import COMMITTED, Executable, PassResult, Rows, State,
 from divine.engine.scheduler import Slice
 from divine.sampling import TokenLogprob, log_probabilities
 
-LONG_ROWS = 16  # passes of more rows may take seconds: they run so that Ctrl-C can cut them
+LONG_ROWS = 16  # passes of more rows may take seconds: cancelling one of their sequences cuts them
 
 
 class PassRunner:
@@ -54,8 +53,6 @@ class PassRunner:
             row = end
         rows = Rows(self._tokens[:row], self._parents[:row], self._sequences[:row])
         want = Want(best=best, logits=logits)
-        if row > LONG_ROWS and threading.current_thread() is threading.main_thread():
-            return run_interruptible(self._executable, states, rows, want), want
         return self._executable.run(states, rows, want), want
 
 
@@ -79,36 +76,3 @@ def walk(
     if sequence.top_logprobs is None:
         return path, token, None
     return path, token, log_probabilities(logits, token, sequence.top_logprobs, position)
-
-
-def run_interruptible(
-    executable: Executable, states: SequenceOf[State], rows: Rows, want: Want
-) -> PassResult:
-    """The pass in a helper thread, so that this one can take a KeyboardInterrupt and cancel it."""
-    results: list[PassResult] = []
-    errors: list[BaseException] = []
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            results.append(executable.run(states, rows, want))
-        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
-            errors.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=work, name="divine-pass", daemon=True).start()
-    interrupt: KeyboardInterrupt | None = None
-    while not done.is_set():
-        try:
-            # A timeout, because some systems cannot interrupt a wait without one.
-            done.wait(0.1)
-        except KeyboardInterrupt as caught:
-            interrupt = caught
-        if interrupt is not None:
-            executable.cancel()  # again and again: the pass may not have begun when it was called
-    if interrupt is not None:
-        raise interrupt
-    if errors:
-        raise errors[0]
-    return results[0]
