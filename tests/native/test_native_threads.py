@@ -30,6 +30,7 @@ from native_support import (
 
 from divine.backends.base import Cancelled, Rows, Want
 from divine.backends.cpu.backend import CpuBackend, CpuExecutable, CpuState
+from tiny_models import tiny_llama
 
 # An interrupted pass ends at the next operation after at most 50 ms; on a busy machine later. Not
 # interrupted it would take many times as long.
@@ -135,6 +136,26 @@ def test_keyboard_interrupt() -> None:
             assert child.wait(60) == 0
         finally:
             child.kill()
+
+
+LEFT_RUNNING = """
+import sys, threading, time
+import divine
+model = divine.load(sys.argv[1])
+def talk():
+    while True:
+        model.generate("hello the world " * 60, max_tokens=500)
+for _ in range(2):
+    threading.Thread(target=talk, daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def test_a_program_may_end_while_daemon_threads_generate(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "tiny.gguf", dim=512, ffn=1024, layers=8, context=2048)
+    command = [sys.executable, "-W", "ignore", "-c", LEFT_RUNNING, str(model)]
+    for _ in range(3):
+        assert subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
 
 
 def bits_of_a_run(executable: CpuExecutable) -> list[object]:

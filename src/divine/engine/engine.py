@@ -7,8 +7,11 @@ raise.
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
@@ -54,6 +57,8 @@ class Engine:
         self._in_pass: SequenceOf[Slice] = ()
         self._lock = threading.RLock()
         self._arriving = threading.Lock()
+        self._closed = False
+        _open_engines.add(self)
 
     def add(self, request: Request) -> Sequence:
         """Queue a request.
@@ -85,6 +90,8 @@ class Engine:
         sequence = Sequence(request, sampler, self._new_decoder(), self._end_ids, limit)
         if not sequence.done:
             with self._arriving:  # not the lock: it would wait for a pass
+                if self._closed:
+                    raise UsageError("the model is closed")
                 self._waiting.append(sequence)
         return sequence
 
@@ -135,7 +142,10 @@ class Engine:
                     self._lock.release()
 
     def close(self) -> None:
-        """Cancel everything and free the states."""
+        """Cancel everything and free the states; nothing can be added any more."""
+        with self._arriving:
+            self._closed = True
+        self._executable.cancel()
         with self._lock:
             for sequence in (*self._running, *self._waiting):
                 sequence.cancelled = True
@@ -234,3 +244,14 @@ class Engine:
         for sequence in ended:
             if not sequence.done:
                 sequence.finish("cancelled")
+
+
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_open_engines.clear)  # their locks may be held by no one there
+
+
+@atexit.register
+def _close_all() -> None:
+    """A daemon thread that came back from a pass into an ending interpreter would abort it."""
+    for engine in list(_open_engines):
+        engine.close()
