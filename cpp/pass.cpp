@@ -220,6 +220,7 @@ bool Pass::step(const GatedMlpOp& op, int number, int thread) {
 }
 
 bool Pass::step(const TapOp& op, int number, int thread) {
+  if (in_->taps.empty()) return false;
   const int tap = int(std::count_if(ex_.ops_.begin(), ex_.ops_.begin() + number,
                                     [](const Op& o) { return std::holds_alternative<TapOp>(o); }));
   bool wanted = false;
