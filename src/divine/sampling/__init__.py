@@ -2,9 +2,10 @@
 
 from divine.sampling.params import SamplingParams, check_integer, check_number
 from divine.sampling.processors import LogitBias, LogitProcessor, Penalties
-from divine.sampling.sampler import Sampler, TokenLogprob, log_probabilities
+from divine.sampling.sampler import Histories, Sampler, TokenLogprob, log_probabilities
 
 __all__ = [
+    "Histories",
     "LogitBias",
     "LogitProcessor",
     "Penalties",
