@@ -55,33 +55,36 @@ void scores(KvType type, const uint8_t* k, int head_dim, const float* const* q, 
   (type == KvType::F16 ? f16 : q8)[queries - 1](k, head_dim, q, out);
 }
 
+// Lanes outside [first, count) of the 16 keys from j on become `rest`.
+inline F only_visible(F v, int j, int first, int count, float rest) {
+  v = ffirst(v, count - j, rest);
+  if (j < first) {
+    float w[16];
+    fstore(w, v);
+    for (int i = 0; i < first - j; ++i) w[i] = rest;
+    v = fload(w);
+  }
+  return v;
+}
+
 void softmax(float* s, int first, int count, float softcap, float* max_out, float* sum_out) {
   const float lowest = -__builtin_inff();
   F top = fset(lowest);
   // Lane i holds keys j with j % 16 == i, wherever the range begins.
-  for (int j = first / 16 * 16; j < count; j += 16) {
-    F v = ffirst(fload(s + j), count - j, lowest);
-    if (j < first) {
-      float w[16];
-      fstore(w, v);
-      for (int i = 0; i < first - j; ++i) w[i] = lowest;
-      v = fload(w);
-    }
+  const int begin = first / 16 * 16;
+  for (int j = begin; j < count; j += 16) {
+    const bool whole = j >= first && j + 16 <= count;
+    F v = fload(s + j);
+    if (!whole) v = only_visible(v, j, first, count, lowest);
     if (softcap > 0.0f) v = fmul(ftanh(fdiv(v, fset(softcap))), fset(softcap));
-    fstore(s + j, v);
+    if (softcap > 0.0f || !whole) fstore(s + j, v);
     top = fmax2(v, top);
   }
   const float max = lane_max(top);
   F sum = fset(0.0f);
-  for (int j = first / 16 * 16; j < count; j += 16) {
+  for (int j = begin; j < count; j += 16) {
     F p = fexp(fsub(fload(s + j), fset(max)));
-    p = ffirst(p, count - j, 0.0f);
-    if (j < first) {
-      float w[16];
-      fstore(w, p);
-      for (int i = 0; i < first - j; ++i) w[i] = 0.0f;
-      p = fload(w);
-    }
+    if (j < first || j + 16 > count) p = only_visible(p, j, first, count, 0.0f);
     fstore(s + j, p);
     sum = fadd(sum, p);
   }
@@ -95,8 +98,7 @@ inline F load_value(const uint8_t* v, int d, int head_dim) {
     return fload_f16(reinterpret_cast<const uint16_t*>(v) + d);
   } else {
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(v + head_dim);
-    return fmul(itof(iload_i8(reinterpret_cast<const int8_t*>(v) + d)),
-                fset(half_to_float(scales[d / 32])));
+    return fmul(itof(iload_i8(reinterpret_cast<const int8_t*>(v) + d)), fset_f16(scales + d / 32));
   }
 }
 
