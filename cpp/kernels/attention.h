@@ -18,7 +18,7 @@ namespace divine::DIVINE_LEVEL {
 constexpr int kCacheAhead = 4096;
 
 template <int Q>
-void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* const* out) {
+void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* const* out, int at) {
   F sum[Q];
   for (int i = 0; i < Q; ++i) sum[i] = fset(0.0f);
   for (int d = 0; d < head_dim; ++d) {
@@ -26,11 +26,11 @@ void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* co
     const F key = fload_f16(reinterpret_cast<const uint16_t*>(k) + 16 * d);
     for (int i = 0; i < Q; ++i) sum[i] = ffma(key, fset(q[i][d]), sum[i]);
   }
-  for (int i = 0; i < Q; ++i) fstore(out[i], sum[i]);
+  for (int i = 0; i < Q; ++i) fstore(out[i] + at, sum[i]);
 }
 
 template <int Q>
-void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* const* out) {
+void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* const* out, int at) {
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(k + 16 * head_dim);
   F sum[Q];
   for (int i = 0; i < Q; ++i) sum[i] = fset(0.0f);
@@ -42,17 +42,17 @@ void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* con
       for (int i = 0; i < Q; ++i) sum[i] = ffma(key, fset(q[i][d]), sum[i]);
     }
   }
-  for (int i = 0; i < Q; ++i) fstore(out[i], sum[i]);
+  for (int i = 0; i < Q; ++i) fstore(out[i] + at, sum[i]);
 }
 
 void scores(KvType type, const uint8_t* k, int head_dim, const float* const* q, int queries,
-            float* const* out) {
-  using Fn = void (*)(const uint8_t*, int, const float* const*, float* const*);
+            float* const* out, int at) {
+  using Fn = void (*)(const uint8_t*, int, const float* const*, float* const*, int);
   static constexpr Fn f16[] = {scores_f16<1>, scores_f16<2>, scores_f16<3>,
                                scores_f16<4>, scores_f16<5>, scores_f16<6>};
   static constexpr Fn q8[] = {scores_q8<1>, scores_q8<2>, scores_q8<3>,
                               scores_q8<4>, scores_q8<5>, scores_q8<6>};
-  (type == KvType::F16 ? f16 : q8)[queries - 1](k, head_dim, q, out);
+  (type == KvType::F16 ? f16 : q8)[queries - 1](k, head_dim, q, out, at);
 }
 
 // Lanes outside [first, count) of the 16 keys from j on become `rest`.
@@ -126,19 +126,24 @@ void values_tile(const uint8_t* const* v, int head_dim, const float* const* p, c
   for (int i = 0; i < Q; ++i) {
     begin = first[i] < begin ? first[i] : begin;
     end = count[i] > end ? count[i] : end;
-    for (int d = 0; d < head_dim; d += 16) fstore(out[i] + d, fset(0.0f));
   }
   for (int j = begin / kKeyBlock * kKeyBlock; j < end; j += kKeyBlock) {
-    const int next = j + kKeyBlock;
-    bool all = true;  // whether every query sees every key of the block
-    for (int i = 0; i < Q; ++i) all = all && first[i] <= j && count[i] >= next;
-    if (all) {
-      add_values<F16, Q>(v, head_dim, p, j, next, out);
-    } else {
-      for (int i = 0; i < Q; ++i)
-        add_values<F16, 1>(v, head_dim, p + i, first[i] > j ? first[i] : j,
-                           count[i] < next ? count[i] : next, out + i);
+    int from[Q], to[Q], all_from = j, all_to = j + kKeyBlock;  // keys that a query, and all, see
+    for (int i = 0; i < Q; ++i) {
+      from[i] = first[i] > j ? first[i] : j;
+      to[i] = count[i] < j + kKeyBlock ? count[i] : j + kKeyBlock;
+      all_from = from[i] > all_from ? from[i] : all_from;
+      all_to = to[i] < all_to ? to[i] : all_to;
     }
+    if (all_from >= all_to) {
+      for (int i = 0; i < Q; ++i) add_values<F16, 1>(v, head_dim, p + i, from[i], to[i], out + i);
+      continue;
+    }
+    for (int i = 0; i < Q; ++i)
+      if (from[i] < all_from) add_values<F16, 1>(v, head_dim, p + i, from[i], all_from, out + i);
+    add_values<F16, Q>(v, head_dim, p, all_from, all_to, out);
+    for (int i = 0; i < Q; ++i)
+      if (all_to < to[i]) add_values<F16, 1>(v, head_dim, p + i, all_to, to[i], out + i);
   }
 }
 
