@@ -31,7 +31,7 @@ struct Prefetch {
 using TileFn = void (*)(const uint8_t* group, int units, const Activation* rows, float (*out)[16],
                         Prefetch fetch);
 
-constexpr int kTileRows = 4;   // most pass rows per matrix tile
+constexpr int kTileRows = 6;   // most pass rows per matrix tile
 constexpr int kQueryTile = 6;  // most queries per attention tile
 constexpr int kKeyBlock = 16;  // keys stored side by side
 constexpr int kSplit = 256;    // keys between two fixed boundaries of the attention sum
