@@ -12,8 +12,8 @@ constexpr size_t kAhead = 4096;  // how far one row's reading is fetched ahead, 
 // share, which still beats a second tile.
 constexpr int kSeveralTiles = 5;
 
-// One group times `rows` activations in tiles as even as they go. While one tile computes, its share
-// of the next group is fetched, so that memory is never idle.
+// One group times `rows` activations in tiles as even as they go. While one tile computes, its
+// share of the next group is fetched, so that memory is never idle.
 template <class Store>
 void Pass::group_times_rows(const Matrix& m, int group, const Activation* a, int rows,
                             const Store& store) const {
