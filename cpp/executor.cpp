@@ -55,9 +55,9 @@ void Executor::fill_matrix(int id, const uint8_t* raw) {
   uint8_t* data = arena_ + (m.data - arena_);
   const FormatInfo& fi = info(m.format);
   const size_t row_bytes = size_t(m.in / fi.block) * fi.block_bytes;
-  Shares shares(1, threads_);
+  Shares shares(threads_);
   const std::function<void(int)> job = [&](int thread) {
-    for (int g; (g = shares.next(0, thread, m.groups)) >= 0;) {
+    for (int g; (g = shares.next(thread, m.groups)) >= 0;) {
       const uint8_t* rows[kLanes];
       for (int i = 0; i < kLanes; ++i) {
         const int r = g * kLanes + i;

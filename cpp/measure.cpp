@@ -27,10 +27,10 @@ double read_bandwidth(const KernelTable& level, size_t bytes, int threads, int r
   bytes = std::max(bytes / piece, size_t(1)) * piece;
   auto* memory = static_cast<uint8_t*>(os::reserve(bytes));
   const int pieces = int(bytes / piece);
-  Shares shares(2, threads);
+  Shares shares(threads);
   std::atomic<uint64_t> sink{0};
   const std::function<void(int)> fill = [&](int thread) {
-    for (int p; (p = shares.next(0, thread, pieces)) >= 0;)
+    for (int p; (p = shares.next(thread, pieces)) >= 0;)
       std::memset(memory + size_t(p) * piece, p & 127, piece);
   };
   ThreadPool::instance().run(threads, fill);
@@ -39,7 +39,7 @@ double read_bandwidth(const KernelTable& level, size_t bytes, int threads, int r
     shares.reset();
     const std::function<void(int)> read = [&](int thread) {
       uint64_t sum = 0;
-      for (int p; (p = shares.next(1, thread, pieces)) >= 0;)
+      for (int p; (p = shares.next(thread, pieces)) >= 0;)
         sum += level.read(memory + size_t(p) * piece, piece);
       sink += sum;
     };

@@ -10,7 +10,6 @@
 namespace divine {
 
 void Activations::layout(int in_dim, int count, const float* x0, int x_stride) {
-  in = in_dim;
   const size_t b = size_t(in_dim / 32);
   rows.resize(size_t(count));
   for (int r = 0; r < count; ++r) {
@@ -28,8 +27,6 @@ void Activations::layout(int in_dim, int count, const float* x0, int x_stride) {
 
 namespace {
 
-size_t activation_stride(int widest) { return (size_t(widest) * 2 + 63) / 64 * 64; }
-
 // Groups of a unit: enough bytes that handing units out costs nothing beside reading them.
 int grain(const Matrix& m) { return std::max(1, int(12288 / m.group_bytes)); }
 
@@ -40,21 +37,21 @@ Pass::Pass(Executor& executor)
       k_(executor.kernels_),
       threads_(executor.threads_),
       barrier_(threads_),
-      shares_(int(executor.ops_.size()) * 3 + 4, threads_),
-      phase_of_(size_t(threads_)),
-      meetings_(size_t(threads_)),
-      ready_(executor.ops_.size(), nullptr),
+      shares_(threads_),
+      threads_state_(size_t(threads_)),
+      input_of_(executor.ops_.size(), nullptr),
+      ready_(executor.ops_.size(), false),
       units_(executor.ops_.size()),
       scratch_(size_t(threads_)),
       plans_(executor.ops_.size()),
-      head_scratch_(size_t(threads_)) {
-  const size_t stride = activation_stride(ex_.widest_), bytes = stride * size_t(ex_.max_rows_);
-  for (Activations* a : {&input_, &hidden_}) {
-    a->memory = static_cast<uint8_t*>(os::reserve(bytes));
-    a->stride = stride;
-  }
+      outputs_(size_t(threads_)) {
+  const size_t bytes = activation_stride(ex_.widest_) * size_t(ex_.max_rows_);
+  input_memory_ = static_cast<uint8_t*>(os::reserve(bytes));
+  hidden_memory_ = static_cast<uint8_t*>(os::reserve(bytes));
   normed_.resize(size_t(ex_.widest_) * size_t(ex_.max_rows_));
   for (size_t i = 0; i < ex_.ops_.size(); ++i) {
+    if (const auto* mlp = std::get_if<GatedMlpOp>(&ex_.ops_[i]))
+      input_of_[i] = activations(false, mlp->x, mlp->norm);
     const auto* linear = std::get_if<LinearOp>(&ex_.ops_[i]);
     if (linear == nullptr) continue;
     for (int p = 0; p < int(linear->parts.size()); ++p) {
@@ -62,19 +59,20 @@ Pass::Pass(Executor& executor)
       for (int g = 0; g < m.groups; g += grain(m))
         units_[i].push_back({p, g, std::min(g + grain(m), m.groups)});
     }
-    if (i == 0 || linear->norm.eps >= 0.0f || ex_.values_[linear->x].dim % 32 != 0) continue;
-    // The operation before it quantizes its own output on the spot.
-    if (const auto* g = std::get_if<GatedMlpOp>(&ex_.ops_[i - 1]); g && g->out == linear->x)
-      ready_[i] = &hidden_;
-    if (const auto* a = std::get_if<AttentionOp>(&ex_.ops_[i - 1]); a && a->out == linear->x)
-      ready_[i] = &hidden_;
+    if (i > 0 && linear->norm.eps < 0.0f && ex_.values_[linear->x].dim % 32 == 0) {
+      // The operation before it quantizes its own output on the spot.
+      const auto* g = std::get_if<GatedMlpOp>(&ex_.ops_[i - 1]);
+      const auto* a = std::get_if<AttentionOp>(&ex_.ops_[i - 1]);
+      ready_[i] = (g != nullptr && g->out == linear->x) || (a != nullptr && a->out == linear->x);
+    }
+    input_of_[i] = activations(ready_[i], linear->x, linear->norm);
   }
 }
 
 Pass::~Pass() {
   const size_t bytes = activation_stride(ex_.widest_) * size_t(ex_.max_rows_);
-  os::release(input_.memory, bytes);
-  os::release(hidden_.memory, bytes);
+  os::release(input_memory_, bytes);
+  os::release(hidden_memory_, bytes);
   os::release(head_input_.memory, head_input_.stride * head_capacity_);
 }
 
@@ -84,9 +82,19 @@ void Pass::quantize_range(const float* x, int begin, int end, const Activation& 
               const_cast<int32_t*>(a.pairs32), const_cast<int32_t*>(a.pairs16));
 }
 
-float* Pass::row(int value, int r) const {
-  const Executor::Value& v = ex_.values_[value];
-  return v.data + size_t(r) * v.stride;
+// Where the rows of x lie for the products that follow, normed if need be.
+const Activations* Pass::activations(bool hidden, int x, const NormSpec& norm) {
+  const Executor::Value& v = ex_.values_[x];
+  auto made = std::make_unique<Activations>();
+  made->memory = hidden ? hidden_memory_ : input_memory_;
+  made->stride = activation_stride(ex_.widest_);
+  made->layout(v.dim, ex_.max_rows_, norm.eps >= 0.0f ? normed_.data() : v.data, v.stride);
+  for (const auto& old : layouts_) {
+    const Activation &a = old->rows.front(), &b = made->rows.front();
+    if (a.x == b.x && a.q == b.q && a.scale == b.scale) return old.get();
+  }
+  layouts_.push_back(std::move(made));
+  return layouts_.back().get();
 }
 
 bool Pass::run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll) {
@@ -101,8 +109,7 @@ bool Pass::run(const PassInput& input, PassOutput& output, const std::function<b
   plan_attention();
   prepare_head();
   shares_.reset();
-  std::fill(phase_of_.begin(), phase_of_.end(), 0);
-  std::fill(meetings_.begin(), meetings_.end(), 0);
+  std::fill(threads_state_.begin(), threads_state_.end(), ThreadState{});
   stop_at_.store(INT_MAX);
   const std::function<void(int)> job = [this](int thread) { walk(thread); };
   ThreadPool::instance().run(threads_, job);
@@ -113,21 +120,14 @@ bool Pass::run(const PassInput& input, PassOutput& output, const std::function<b
   return completed;
 }
 
-bool Pass::meet(int thread) {
-  const int meeting = ++meetings_[size_t(thread)];
-  if (thread == 0) {
-    bool stop = ex_.cancel_.load(std::memory_order_relaxed);
-    if ((meeting & 15) == 0 || in_->rows > 16) {
-      const auto now = Clock::now();
-      if (now - last_poll_ > std::chrono::milliseconds(50)) {
-        last_poll_ = now;
-        stop = stop || (*poll_)();
-      }
-    }
-    if (stop) stop_at_.store(meeting, std::memory_order_relaxed);
-  }
-  barrier_.wait();
-  return stop_at_.load(std::memory_order_relaxed) <= meeting;
+// Asked by thread 0 as it arrives: has the pass been cancelled?
+bool Pass::should_stop(int meeting) {
+  if (ex_.cancel_.load(std::memory_order_relaxed)) return true;
+  if ((meeting & 15) != 0 && in_->rows <= 16) return false;
+  const auto now = Clock::now();
+  if (now - last_poll_ <= std::chrono::milliseconds(50)) return false;
+  last_poll_ = now;
+  return (*poll_)();
 }
 
 void Pass::walk(int thread) {
@@ -153,87 +153,64 @@ bool Pass::step(const EmbedOp& op, int, int thread) {
     for (int i = 0; op.scale != 1.0f && i < table.in; ++i) x[i] = x[i] * op.scale;
   }
   end_phase(thread);
-  return meet(thread);
+  return false;
 }
 
 // Norms and quantizes the rows of x for the matrices that follow.
-bool Pass::inputs(int x, const NormSpec& norm, int thread) {
-  const Executor::Value& value = ex_.values_[x];
-  const bool normed = norm.eps >= 0.0f;
-  const int dim = value.dim;
-  for (int r; (r = take(thread, in_->rows)) >= 0;) {
-    const float* v = row(x, r);
-    if (normed) {
-      float* to = normed_.data() + size_t(r) * value.stride;
-      k_.rms_norm(v, norm.weight >= 0 ? ex_.vectors_[norm.weight].data() : nullptr, norm.eps, dim,
-                  to);
-      v = to;
-    }
-    if (dim % 32 == 0) quantize_range(v, 0, dim, input_.rows[size_t(r)]);
-  }
-  end_phase(thread);
-  return meet(thread);
-}
-
-// Points input_ at where inputs() will leave the rows of x; the same for every thread.
-void Pass::point_inputs(Activations& a, int x, const NormSpec& norm) {
-  const Executor::Value& v = ex_.values_[x];
-  a.layout(v.dim, in_->rows, norm.eps >= 0.0f ? normed_.data() : v.data, v.stride);
+bool Pass::inputs(int x, const NormSpec& norm, const Activations& a, int thread) {
+  const int dim = ex_.values_[x].dim;
+  const float* weight = norm.weight >= 0 ? ex_.vectors_[norm.weight].data() : nullptr;
+  return between(thread, in_->rows, dim, [&](int r) {
+    const Activation& to = a.rows[size_t(r)];
+    if (norm.eps >= 0.0f) k_.rms_norm(row(x, r), weight, norm.eps, dim, const_cast<float*>(to.x));
+    if (dim % 32 == 0) quantize_range(to.x, 0, dim, to);
+  });
 }
 
 bool Pass::step(const LinearOp& op, int number, int thread) {
-  const Activations* a = ready_[number];
-  if (a == nullptr) {
-    if (thread == 0) point_inputs(input_, op.x, op.norm);
-    if (meet(thread) || inputs(op.x, op.norm, thread)) return true;
-    a = &input_;
-  }
-  matrices(op, *a, units_[number], thread);
+  const Activations& a = *input_of_[number];
+  if (ready_[number] ? settle(thread) : inputs(op.x, op.norm, a, thread)) return true;
+  matrices(op, a, units_[number], thread);
   end_phase(thread);
-  return meet(thread);
+  return false;
 }
 
 bool Pass::step(const AttentionOp& op, int number, int thread) {
-  const bool quantize = ready_[size_t(number) + 1] != nullptr;
-  if (thread == 0 && quantize) point_inputs(hidden_, op.out, NormSpec{});
-  rotate_and_store(op, thread);
+  const int rows = in_->rows, kv_heads = op.kv_heads, width = op.heads * op.head_dim;
+  const int turned = width / kv_heads + 2 * op.head_dim;  // floats for each key/value head
+  if (between(thread, rows * kv_heads, turned,
+              [&](int u) { rotate_and_store(op, u / kv_heads, u % kv_heads); }))
+    return true;
+  const AttentionPlan& plan = plans_[number];
+  attend(op, plan, thread);
   end_phase(thread);
-  if (meet(thread)) return true;
-  attend(op, plans_[number], thread);
-  end_phase(thread);
-  if (meet(thread)) return true;
-  gather_outputs(op, plans_[number], quantize, thread);
-  end_phase(thread);
-  return meet(thread);
+  const Activations* next = ready_[size_t(number) + 1] ? input_of_[size_t(number) + 1] : nullptr;
+  return between(thread, rows, width * plan.splits,
+                 [&](int r) { gather_outputs(op, plan, next, r); });
 }
 
 bool Pass::step(const GatedMlpOp& op, int number, int thread) {
-  const bool quantize = ready_[size_t(number) + 1] != nullptr;
-  if (thread == 0) {
-    point_inputs(input_, op.x, op.norm);
-    if (quantize) point_inputs(hidden_, op.out, NormSpec{});
-  }
-  if (meet(thread) || inputs(op.x, op.norm, thread)) return true;
-  gated(op, input_, quantize, thread);
+  const Activations& a = *input_of_[number];
+  if (inputs(op.x, op.norm, a, thread)) return true;
+  gated(op, a, ready_[size_t(number) + 1] ? input_of_[size_t(number) + 1] : nullptr, thread);
   end_phase(thread);
-  return meet(thread);
+  return false;
 }
 
 bool Pass::step(const TapOp& op, int number, int thread) {
   if (in_->taps.empty()) return false;
   const int tap = int(std::count_if(ex_.ops_.begin(), ex_.ops_.begin() + number,
                                     [](const Op& o) { return std::holds_alternative<TapOp>(o); }));
-  bool wanted = false;
-  for (size_t i = 0; i < in_->taps.size(); ++i) {
-    if (in_->taps[i].first != tap) continue;
-    wanted = true;
-    const int dim = ex_.values_[op.x].dim;
-    if (thread == 0)
-      for (size_t j = 0; j < in_->taps[i].second.size(); ++j)
-        std::memcpy(out_->taps[i] + j * size_t(dim), row(op.x, in_->taps[i].second[j]),
-                    sizeof(float) * size_t(dim));
-  }
-  return wanted && meet(thread);
+  const auto wants = [&](const auto& t) { return t.first == tap; };
+  if (std::none_of(in_->taps.begin(), in_->taps.end(), wants)) return false;
+  if (settle(thread)) return true;
+  const int dim = ex_.values_[op.x].dim;
+  for (size_t i = 0; thread == 0 && i < in_->taps.size(); ++i)
+    for (size_t j = 0; wants(in_->taps[i]) && j < in_->taps[i].second.size(); ++j)
+      std::memcpy(out_->taps[i] + j * size_t(dim), row(op.x, in_->taps[i].second[j]),
+                  sizeof(float) * size_t(dim));
+  end_phase(thread);
+  return false;
 }
 
 }  // namespace divine

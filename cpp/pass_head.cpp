@@ -15,6 +15,23 @@ namespace divine {
 namespace {
 
 constexpr int kChunkGroups = 16, kChunkOutputs = kChunkGroups * kLanes;
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// The first of the largest values; NaN is never larger, and 0 is the answer where nothing is.
+int largest(const float* v, int n) {
+  float lanes[kLanes];
+  std::fill(lanes, lanes + kLanes, kLowest);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] = v[i + j] > lanes[j] ? v[i + j] : lanes[j];
+  float max = kLowest;
+  for (const float x : lanes) max = x > max ? x : max;
+  for (; i < n; ++i) max = v[i] > max ? v[i] : max;
+  if (max == kLowest) return 0;
+  int best = 0;
+  while (v[best] != max) ++best;
+  return best;
+}
 
 }  // namespace
 
@@ -40,27 +57,27 @@ void Pass::prepare_head() {
     kept_.resize(rows * size_t(ex_.vocabulary_));
   else
     std::vector<float>().swap(kept_);
-  for (auto& scratch : head_scratch_) scratch.resize(rows * kChunkOutputs);
+  for (auto& outputs : outputs_)
+    outputs.resize(
+        std::max({outputs.size(), rows * kChunkOutputs, size_t(in_->rows) * kPairOutputs}));
   head_x_.resize(rows * size_t(x.stride));
   if (rows > head_capacity_) {
     os::release(head_input_.memory, head_input_.stride * head_capacity_);
-    head_input_.stride = input_.stride;
-    head_input_.memory = static_cast<uint8_t*>(os::reserve(input_.stride * rows));
+    head_input_.stride = activation_stride(ex_.widest_);
+    head_input_.memory = static_cast<uint8_t*>(os::reserve(head_input_.stride * rows));
     head_capacity_ = rows;
   }
   head_input_.layout(x.dim, int(rows), head_x_.data(), x.stride);
 }
 
 bool Pass::step(const HeadOp& op, int, int thread) {
-  head_inputs(op, thread);
-  end_phase(thread);
-  if (meet(thread)) return true;
+  if (head_inputs(op, thread)) return true;
   if (!head_rows_.empty()) head_chunks(op, thread);
   return false;
 }
 
 // Norms and quantizes the head's rows, and hands out the tap "final".
-void Pass::head_inputs(const HeadOp& op, int thread) {
+bool Pass::head_inputs(const HeadOp& op, int thread) {
   const Executor::Value& x = ex_.values_[op.x];
   const float* weight = op.norm.weight >= 0 ? ex_.vectors_[op.norm.weight].data() : nullptr;
   const auto norm = [&](int r, float* to) {
@@ -69,14 +86,16 @@ void Pass::head_inputs(const HeadOp& op, int thread) {
     else
       std::memcpy(to, row(op.x, r), sizeof(float) * size_t(x.dim));
   };
-  for (int i; (i = take(thread, int(head_rows_.size()))) >= 0;) {
+  const auto prepare = [&](int i) {
     float* to = head_x_.data() + size_t(i) * x.stride;
     norm(head_rows_[size_t(i)], to);
     if (x.dim % 32 == 0) quantize_range(to, 0, x.dim, head_input_.rows[size_t(i)]);
-  }
+  };
+  if (between(thread, int(head_rows_.size()), x.dim, prepare)) return true;
   for (size_t t = 0; thread == 0 && t < in_->taps.size(); ++t)
     for (size_t j = 0; in_->taps[t].first == kFinalTap && j < in_->taps[t].second.size(); ++j)
       norm(in_->taps[t].second[j], out_->taps[t] + j * size_t(x.dim));
+  return false;
 }
 
 void Pass::head_chunks(const HeadOp& op, int thread) {
@@ -84,23 +103,22 @@ void Pass::head_chunks(const HeadOp& op, int thread) {
   const float* bias = op.bias >= 0 ? ex_.vectors_[op.bias].data() : nullptr;
   const int rows = int(head_rows_.size()), vocabulary = ex_.vocabulary_;
   const int chunks = (vocabulary + kChunkOutputs - 1) / kChunkOutputs;
-  float* scratch = head_scratch_[size_t(thread)].data();
+  float* scratch = outputs_[size_t(thread)].data();
   for (int c; (c = take(thread, chunks)) >= 0;) {
     const int begin = c * kChunkOutputs, count = std::min(kChunkOutputs, vocabulary - begin);
     for (int g = c * kChunkGroups; g < std::min((c + 1) * kChunkGroups, m.groups); ++g) {
       const int at = 16 * g - begin;
       group_times_rows(m, g, head_input_.rows.data(), rows, [&](int r, const float* v) {
         float* to = scratch + size_t(r) * kChunkOutputs + at;
-        for (int i = 0; i < 16; ++i)
-          to[i] = bias != nullptr && at + i < count ? v[i] + bias[16 * g + i] : v[i];
+        std::memcpy(to, v, kLanes * sizeof(float));
+        for (int i = 0; bias != nullptr && i < std::min(kLanes, count - at); ++i)
+          to[i] = v[i] + bias[kLanes * g + i];
       });
     }
     for (int r = 0; r < rows; ++r) {
       const float* v = scratch + size_t(r) * kChunkOutputs;
-      int best = 0;
-      float max = -std::numeric_limits<float>::infinity();
-      for (int i = 0; i < count; ++i)
-        if (v[i] > max) max = v[i], best = i;
+      const int best = largest(v, count);
+      const float max = v[best] == v[best] ? v[best] : kLowest;
       const size_t at = size_t(r) * chunks + c;
       chunk_best_[at] = begin + best;
       chunk_max_[at] = max;

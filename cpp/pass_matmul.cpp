@@ -1,10 +1,24 @@
 // Matrix products of a pass: groups of 16 outputs, handed out to threads, times all rows.
 #include <algorithm>
+#include <cstring>
 
 #include "pass.h"
 #include "pass_tiles.h"
 
 namespace divine {
+namespace {
+
+// Sixteen outputs of one row, and what is added to them.
+void put(float* to, const float* v, const float* bias, const float* residual) {
+  float y[kLanes];
+  std::memcpy(y, v, sizeof y);
+  for (int i = 0; bias != nullptr && i < kLanes; ++i) y[i] = y[i] + bias[i];
+  for (int i = 0; residual != nullptr && i < kLanes; ++i) y[i] = residual[i] + y[i];
+  std::memcpy(to, y, sizeof y);
+}
+
+}  // namespace
+
 void Pass::matrices(const LinearOp& op, const Activations& a, const std::vector<MatrixUnit>& units,
                     int thread) {
   for (int u; (u = take(thread, int(units.size()))) >= 0;) {
@@ -13,36 +27,37 @@ void Pass::matrices(const LinearOp& op, const Activations& a, const std::vector<
     const Matrix& m = ex_.matrices_[part.matrix];
     const float* bias = part.bias >= 0 ? ex_.vectors_[part.bias].data() : nullptr;
     for (int g = unit.begin; g < unit.end; ++g) {
+      const int at = kLanes * g;
       group_times_rows(m, g, a.rows.data(), in_->rows, [&](int r, const float* v) {
-        float* to = row(part.out, r) + 16 * g;
-        const float* residual = op.residual >= 0 ? row(op.residual, r) + 16 * g : nullptr;
-        for (int i = 0; i < 16; ++i) {
-          float y = v[i];
-          if (bias != nullptr) y = y + bias[16 * g + i];
-          if (residual != nullptr) y = residual[i] + y;
-          to[i] = y;
-        }
+        put(row(part.out, r) + at, v, bias != nullptr ? bias + at : nullptr,
+            op.residual >= 0 ? row(op.residual, r) + at : nullptr);
       });
     }
   }
 }
 
-void Pass::gated(const GatedMlpOp& op, const Activations& a, bool quantize, int thread) {
+void Pass::gated(const GatedMlpOp& op, const Activations& a, const Activations* next, int thread) {
   const Matrix &gate = ex_.matrices_[op.gate], &up = ex_.matrices_[op.up];
   const auto combine = op.gelu ? k_.gelu_mul : k_.silu_mul;
-  const int pairs = (gate.groups + 1) / 2;  // 32 outputs: one block of the next product's input
+  const int pairs = (gate.groups + 1) / 2;
+  float* ups = outputs_[size_t(thread)].data();
   for (int p; (p = take(thread, pairs)) >= 0;) {
-    for (int g = 2 * p; g < std::min(2 * p + 2, gate.groups); ++g) {
+    const int begin = kPairOutputs * p;
+    const int end = std::min(2 * p + 2, gate.groups);
+    for (int g = 2 * p; g < end; ++g) {
+      const int at = kLanes * g;
       group_times_rows(gate, g, a.rows.data(), in_->rows, [&](int r, const float* v) {
-        std::copy(v, v + 16, row(op.out, r) + 16 * g);
+        std::memcpy(row(op.out, r) + at, v, kLanes * sizeof(float));
       });
       group_times_rows(up, g, a.rows.data(), in_->rows, [&](int r, const float* v) {
-        float* h = row(op.out, r) + 16 * g;
-        combine(h, v, 16, h);
+        std::memcpy(ups + r * kPairOutputs + at - begin, v, kLanes * sizeof(float));
       });
     }
-    for (int r = 0; quantize && r < in_->rows; ++r)
-      quantize_range(row(op.out, r), 32 * p, 32 * p + 32, hidden_.rows[size_t(r)]);
+    for (int r = 0; r < in_->rows; ++r) {
+      float* h = row(op.out, r);
+      combine(h + begin, ups + r * kPairOutputs, kLanes * end - begin, h + begin);
+      if (next != nullptr) quantize_range(h, begin, begin + kPairOutputs, next->rows[size_t(r)]);
+    }
   }
 }
 

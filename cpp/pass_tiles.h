@@ -8,14 +8,18 @@ namespace divine {
 
 constexpr size_t kAhead = 4096;  // how far one row's reading is fetched ahead, bytes
 
-// One group times `rows` activations in tiles of at most four rows, as even as they go. While one
-// tile computes, its share of the next group is fetched, so that memory is never idle.
+// Rows of a tile where there are several: a sixth fits the registers but takes longer than its
+// share, which still beats a second tile.
+constexpr int kSeveralTiles = 5;
+
+// One group times `rows` activations in tiles as even as they go. While one tile computes, its
+// share of the next group is fetched, so that memory is never idle.
 template <class Store>
 void Pass::group_times_rows(const Matrix& m, int group, const Activation* a, int rows,
                             const Store& store) const {
   const uint8_t* w = m.data + size_t(group) * m.group_bytes;
   const int units = m.in / info(m.format).block;
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int tiles = rows <= kTileRows ? 1 : (rows + kSeveralTiles - 1) / kSeveralTiles;
   const size_t steps = size_t(std::max(1, m.in / 32));  // times a tile fetches
   float out[kTileRows][16];
   int first = 0;

@@ -80,30 +80,22 @@ void ThreadPool::run(int threads, const std::function<void(int)>& job) {
   if (threads > 1) spin([&] { return running_.load(std::memory_order_acquire) == 0; }, -1);
 }
 
-void Barrier::wait() {
-  if (threads_ == 1) return;
-  const unsigned generation = generation_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
-  } else {
-    spin([&] { return generation_.load(std::memory_order_acquire) != generation; }, -1);
-  }
+void Barrier::wait_for_others(unsigned generation) const {
+  spin([&] { return generation_.load(std::memory_order_acquire) != generation; }, -1);
 }
 
-Shares::Shares(int phases, int threads)
-    : threads_(threads), counters_(size_t(phases) * size_t(threads)) {}
+Shares::Shares(int threads) : threads_(threads), counters_(size_t(threads)) {}
 
 void Shares::reset() {
   for (auto& c : counters_) c.taken.store(0, std::memory_order_relaxed);
 }
 
-int Shares::next(int phase, int thread, int units) {
+int Shares::next(int thread, int units) {
   for (int i = 0; i < threads_; ++i) {
     const int owner = (thread + i) % threads_;
     const int begin = int(int64_t(units) * owner / threads_);
     const int end = int(int64_t(units) * (owner + 1) / threads_);
-    std::atomic<int>& taken = counters_[size_t(phase) * threads_ + owner].taken;
+    std::atomic<int>& taken = counters_[size_t(owner)].taken;
     if (begin + taken.load(std::memory_order_relaxed) >= end) continue;
     const int unit = begin + taken.fetch_add(1, std::memory_order_relaxed);
     if (unit < end) return unit;

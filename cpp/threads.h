@@ -40,33 +40,46 @@ class ThreadPool {
   const std::function<void(int)>* job_ = nullptr;
 };
 
-// All threads of a job meet here; reusable.
+// All threads of a job meet here; reusable. The last to arrive may do something for all of them.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
-  void wait();
+  template <class Work>
+  void wait(const Work& work) {
+    const unsigned generation = generation_.load(std::memory_order_acquire);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+      work();
+      arrived_.store(0, std::memory_order_relaxed);
+      generation_.store(generation + 1, std::memory_order_release);
+    } else {
+      wait_for_others(generation);
+    }
+  }
 
  private:
+  void wait_for_others(unsigned generation) const;
+
   const int threads_;
-  std::atomic<int> arrived_{0};
-  std::atomic<unsigned> generation_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<unsigned> generation_{0};  // alone: those who wait read it all the time
 };
 
 // Hands out units 0 .. n-1: each thread walks its own contiguous share, then helps the others, so
 // that memory streams stay long and unequal cores (or a busy machine) do not hold the rest up.
 class Shares {
  public:
-  Shares(int phases, int threads);
+  explicit Shares(int threads);
+  // Begins anew; no thread may be taking units meanwhile.
   void reset();
-  // The next unit for this thread in this phase, or -1.
-  int next(int phase, int thread, int units);
+  // The next unit for this thread, or -1.
+  int next(int thread, int units);
 
  private:
   struct alignas(64) Counter {
     std::atomic<int> taken{0};
   };
   int threads_;
-  std::vector<Counter> counters_;  // [phase][thread]
+  std::vector<Counter> counters_;  // [thread]
 };
 
 }  // namespace divine

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 
@@ -31,15 +33,43 @@ NormSpec norm_spec(const Norm& n) {
   return {n->first, n->second};
 }
 
-// A new NumPy array that owns its memory; None where it would be empty, which most are.
+// A new NumPy array, or what the caller keeps for those that would be empty, which most are.
 template <class T>
-nb::object make_array(T** data, std::vector<size_t> shape) {
+nb::object make_array(T** data, std::initializer_list<size_t> shape, const nb::object& nothing) {
+  // Found once and kept for good: looking them up costs more than the array.
+  static const nb::object* const empty =
+      new nb::object(nb::module_::import_("numpy").attr("empty"));
+  static const nb::object* const dtype = new nb::object(
+      nb::module_::import_("numpy").attr("dtype")(std::is_same_v<T, float> ? "float32" : "int32"));
   size_t n = 1;
   for (const size_t s : shape) n *= s;
-  if (n == 0) return nb::none();
-  *data = new T[n];
-  nb::capsule owner(*data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  return nb::ndarray<nb::numpy, T>(*data, shape.size(), shape.data(), owner).cast();
+  if (n == 0) return nothing;
+  const size_t* s = shape.begin();
+  nb::object array =
+      shape.size() == 1 ? (*empty)(s[0], *dtype) : (*empty)(nb::make_tuple(s[0], s[1]), *dtype);
+  const Lent<T> lent(array, int(shape.size()));  // the array stays where it is
+  *data = const_cast<T*>(lent.data());
+  return array;
+}
+
+bool finite(const float* x, size_t n) {
+  uint32_t bad = 0;  // an exponent of ones is infinity or NaN
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, x + i, 4);
+    bad |= uint32_t((bits & 0x7f800000u) == 0x7f800000u);
+  }
+  return bad == 0;
+}
+
+// Whether every number that a pass returns is one.
+bool finite(const PassInput& in, const PassOutput& out, size_t vocabulary, size_t dim) {
+  bool all = finite(out.log_sum_exp, in.best.size()) &&
+             finite(out.top_log_sum_exp, in.top.size()) &&
+             finite(out.logits, in.logits.size() * vocabulary);
+  for (size_t i = 0; i < in.taps.size(); ++i)
+    all = all && finite(out.taps[i], in.taps[i].second.size() * dim);
+  return all;
 }
 
 KvType kv_type(const std::string& name) {
@@ -77,28 +107,35 @@ class InUse {  // marks states for the length of a pass, and keeps them alive
 
 using Taps = std::vector<std::pair<int, std::vector<int>>>;
 
-nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const Ints& parents,
-               const Ints& sequences, const std::optional<FloatRows>& vectors,
-               const std::optional<Bytes>& takes_vector, std::vector<int> best,
-               std::vector<int> top, int k, std::vector<int> logits, Taps taps) {
+nb::object run(Executor& ex, const nb::list& states, const nb::object& token_array,
+               const nb::object& parent_array, const nb::object& sequence_array,
+               const nb::object& vector_array, const nb::object& flag_array, std::vector<int> best,
+               std::vector<int> top, int k, std::vector<int> logits, Taps taps,
+               const std::optional<nb::tuple>& empty) {
   PassInput in;
-  in.rows = int(tokens.size());
-  if (parents.size() != tokens.size() || sequences.size() != tokens.size())
+  const Lent<int32_t> tokens(token_array, 1), parents(parent_array, 1),
+      sequences(sequence_array, 1);
+  const size_t rows = tokens.shape(0);
+  if (parents.shape(0) != rows || sequences.shape(0) != rows)
     throw std::invalid_argument("tokens, parents and sequences must be equally long");
-  check_aligned(tokens), check_aligned(parents), check_aligned(sequences);
+  if (rows > size_t(ex.max_rows())) throw std::invalid_argument("too many rows");
+  in.rows = int(rows);
   in.tokens = tokens.data();
   in.parents = parents.data();
   in.sequences = sequences.data();
-  if (vectors) {
-    check_aligned(*vectors);
-    if (vectors->shape(0) != tokens.size() || vectors->shape(1) != size_t(ex.dim()))
+  std::optional<Lent<float>> vectors;
+  if (!vector_array.is_none()) {
+    vectors.emplace(vector_array, 2);
+    if (vectors->shape(0) != rows || vectors->shape(1) != size_t(ex.dim()))
       throw std::invalid_argument("vectors must be [rows, dim]");
     in.vectors = vectors->data();
   }
-  if (takes_vector) {
-    if (takes_vector->size() != tokens.size())
+  std::optional<Lent<uint8_t>> flags;
+  if (!flag_array.is_none()) {
+    flags.emplace(flag_array, 1);
+    if (flags->shape(0) != rows)
       throw std::invalid_argument("takes_vector must have a flag for each row");
-    in.takes_vector = takes_vector->data();
+    in.takes_vector = flags->data();
   }
   InUse in_use;
   for (const nb::handle& s : states) {
@@ -108,25 +145,29 @@ nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const I
   in.best = std::move(best), in.top = std::move(top), in.logits = std::move(logits);
   in.k = k;
   if (k < 0 || k > ex.vocabulary()) throw std::invalid_argument("k is out of range");
-  if (in.rows > ex.max_rows() || int(in.best.size()) > in.rows || int(in.top.size()) > in.rows ||
-      int(in.logits.size()) > in.rows)
+  if (in.best.size() > rows || in.top.size() > rows || in.logits.size() > rows)
     throw std::invalid_argument("too many rows");
   in.taps = std::move(taps);
 
+  if (empty && empty->size() != 8) throw std::invalid_argument("empty must have eight entries");
+
   PassOutput out;
+  const auto nothing = [&](size_t i) -> nb::object {
+    return empty ? nb::object((*empty)[i]) : nb::none();
+  };
   const size_t v = size_t(ex.vocabulary());
-  nb::object best_ids = make_array(&out.best_ids, {in.best.size()});
-  nb::object best_logits = make_array(&out.best_logits, {in.best.size()});
-  nb::object lse = make_array(&out.log_sum_exp, {in.best.size()});
-  nb::object top_ids = make_array(&out.top_ids, {in.top.size(), size_t(k)});
-  nb::object top_logits = make_array(&out.top_logits, {in.top.size(), size_t(k)});
-  nb::object top_lse = make_array(&out.top_log_sum_exp, {in.top.size()});
-  nb::object all = make_array(&out.logits, {in.logits.size(), v});
+  nb::object best_ids = make_array(&out.best_ids, {in.best.size()}, nothing(0));
+  nb::object best_logits = make_array(&out.best_logits, {in.best.size()}, nothing(1));
+  nb::object lse = make_array(&out.log_sum_exp, {in.best.size()}, nothing(2));
+  nb::object top_ids = make_array(&out.top_ids, {in.top.size(), size_t(k)}, nothing(3));
+  nb::object top_logits = make_array(&out.top_logits, {in.top.size(), size_t(k)}, nothing(4));
+  nb::object top_lse = make_array(&out.top_log_sum_exp, {in.top.size()}, nothing(5));
+  nb::object all = make_array(&out.logits, {in.logits.size(), v}, nothing(6));
   nb::list tap_arrays;
-  for (const auto& [tap, rows] : in.taps) {
+  for (const auto& [tap, chosen] : in.taps) {
     float* data = nullptr;
-    if (rows.size() > size_t(in.rows)) throw std::invalid_argument("too many tap rows");
-    tap_arrays.append(make_array(&data, {rows.size(), size_t(ex.dim())}));
+    if (chosen.size() > rows) throw std::invalid_argument("too many tap rows");
+    tap_arrays.append(make_array(&data, {chosen.size(), size_t(ex.dim())}, nothing(7)));
     out.taps.push_back(data);
   }
   bool signalled = false, completed;
@@ -141,7 +182,7 @@ nb::object run(Executor& ex, const nb::list& states, const Ints& tokens, const I
   if (signalled) throw nb::python_error();
   if (!completed) return nb::none();
   return nb::make_tuple(best_ids, best_logits, lse, top_ids, top_logits, top_lse, all, tap_arrays,
-                        out.seconds);
+                        out.seconds, finite(in, out, v, size_t(ex.dim())));
 }
 
 }  // namespace
@@ -273,12 +314,14 @@ void bind_executor(nb::module_& m) {
             return ex.new_state(capacity, kv_type(type));
           },
           "capacity"_a, "kv_type"_a)
-      .def("run", &run, "states"_a, "tokens"_a.noconvert(), "parents"_a.noconvert(),
-           "sequences"_a.noconvert(), "vectors"_a.noconvert().none(),
-           "takes_vector"_a.noconvert().none(), "best"_a, "top"_a, "k"_a, "logits"_a, "taps"_a,
+      .def("run", &run, "states"_a, "tokens"_a, "parents"_a, "sequences"_a, "vectors"_a.none(),
+           "takes_vector"_a.none(), "best"_a, "top"_a, "k"_a, "logits"_a, "taps"_a,
+           "empty"_a = nb::none(),
            nb::sig("def run(self, states: list[State], tokens: object, parents: object, sequences: "
-                   "object, vectors: object | None, takes_vector: object | None, best: list[int], "
-                   "top: list[int], k: int, logits: list[int], taps: list[tuple[int, list[int]]]) "
+                   "object, vectors: object | None, takes_vector: object | None, best: "
+                   "collections.abc.Sequence[int], top: collections.abc.Sequence[int], k: int, "
+                   "logits: collections.abc.Sequence[int], taps: list[tuple[int, "
+                   "collections.abc.Sequence[int]]], empty: tuple[object, ...] | None = None) "
                    "-> tuple[typing.Any, ...] | None"))
       .def("cancel", &Executor::cancel)
       .def_prop_ro("level", [](const Executor& ex) { return ex.kernels().name; })

@@ -18,7 +18,7 @@ namespace divine::DIVINE_LEVEL {
 constexpr int kCacheAhead = 4096;
 
 template <int Q>
-void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* const* out) {
+void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* const* out, int at) {
   F sum[Q];
   for (int i = 0; i < Q; ++i) sum[i] = fset(0.0f);
   for (int d = 0; d < head_dim; ++d) {
@@ -26,11 +26,11 @@ void scores_f16(const uint8_t* k, int head_dim, const float* const* q, float* co
     const F key = fload_f16(reinterpret_cast<const uint16_t*>(k) + 16 * d);
     for (int i = 0; i < Q; ++i) sum[i] = ffma(key, fset(q[i][d]), sum[i]);
   }
-  for (int i = 0; i < Q; ++i) fstore(out[i], sum[i]);
+  for (int i = 0; i < Q; ++i) fstore(out[i] + at, sum[i]);
 }
 
 template <int Q>
-void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* const* out) {
+void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* const* out, int at) {
   const uint16_t* scales = reinterpret_cast<const uint16_t*>(k + 16 * head_dim);
   F sum[Q];
   for (int i = 0; i < Q; ++i) sum[i] = fset(0.0f);
@@ -42,46 +42,49 @@ void scores_q8(const uint8_t* k, int head_dim, const float* const* q, float* con
       for (int i = 0; i < Q; ++i) sum[i] = ffma(key, fset(q[i][d]), sum[i]);
     }
   }
-  for (int i = 0; i < Q; ++i) fstore(out[i], sum[i]);
+  for (int i = 0; i < Q; ++i) fstore(out[i] + at, sum[i]);
 }
 
 void scores(KvType type, const uint8_t* k, int head_dim, const float* const* q, int queries,
-            float* const* out) {
-  using Fn = void (*)(const uint8_t*, int, const float* const*, float* const*);
+            float* const* out, int at) {
+  using Fn = void (*)(const uint8_t*, int, const float* const*, float* const*, int);
   static constexpr Fn f16[] = {scores_f16<1>, scores_f16<2>, scores_f16<3>,
                                scores_f16<4>, scores_f16<5>, scores_f16<6>};
   static constexpr Fn q8[] = {scores_q8<1>, scores_q8<2>, scores_q8<3>,
                               scores_q8<4>, scores_q8<5>, scores_q8<6>};
-  (type == KvType::F16 ? f16 : q8)[queries - 1](k, head_dim, q, out);
+  (type == KvType::F16 ? f16 : q8)[queries - 1](k, head_dim, q, out, at);
+}
+
+// Lanes outside [first, count) of the 16 keys from j on become `rest`.
+inline F only_visible(F v, int j, int first, int count, float rest) {
+  v = ffirst(v, count - j, rest);
+  if (j < first) {
+    float w[16];
+    fstore(w, v);
+    for (int i = 0; i < first - j; ++i) w[i] = rest;
+    v = fload(w);
+  }
+  return v;
 }
 
 void softmax(float* s, int first, int count, float softcap, float* max_out, float* sum_out) {
   const float lowest = -__builtin_inff();
   F top = fset(lowest);
   // Lane i holds keys j with j % 16 == i, wherever the range begins.
-  for (int j = first / 16 * 16; j < count; j += 16) {
-    F v = ffirst(fload(s + j), count - j, lowest);
-    if (j < first) {
-      float w[16];
-      fstore(w, v);
-      for (int i = 0; i < first - j; ++i) w[i] = lowest;
-      v = fload(w);
-    }
+  const int begin = first / 16 * 16;
+  for (int j = begin; j < count; j += 16) {
+    const bool whole = j >= first && j + 16 <= count;
+    F v = fload(s + j);
+    if (!whole) v = only_visible(v, j, first, count, lowest);
     if (softcap > 0.0f) v = fmul(ftanh(fdiv(v, fset(softcap))), fset(softcap));
-    fstore(s + j, v);
+    if (softcap > 0.0f || !whole) fstore(s + j, v);
     top = fmax2(v, top);
   }
   const float max = lane_max(top);
   F sum = fset(0.0f);
-  for (int j = first / 16 * 16; j < count; j += 16) {
+  for (int j = begin; j < count; j += 16) {
     F p = fexp(fsub(fload(s + j), fset(max)));
-    p = ffirst(p, count - j, 0.0f);
-    if (j < first) {
-      float w[16];
-      fstore(w, p);
-      for (int i = 0; i < first - j; ++i) w[i] = 0.0f;
-      p = fload(w);
-    }
+    if (j < first || j + 16 > count) p = only_visible(p, j, first, count, 0.0f);
     fstore(s + j, p);
     sum = fadd(sum, p);
   }
@@ -95,8 +98,7 @@ inline F load_value(const uint8_t* v, int d, int head_dim) {
     return fload_f16(reinterpret_cast<const uint16_t*>(v) + d);
   } else {
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(v + head_dim);
-    return fmul(itof(iload_i8(reinterpret_cast<const int8_t*>(v) + d)),
-                fset(half_to_float(scales[d / 32])));
+    return fmul(itof(iload_i8(reinterpret_cast<const int8_t*>(v) + d)), fset_f16(scales + d / 32));
   }
 }
 
@@ -124,19 +126,24 @@ void values_tile(const uint8_t* const* v, int head_dim, const float* const* p, c
   for (int i = 0; i < Q; ++i) {
     begin = first[i] < begin ? first[i] : begin;
     end = count[i] > end ? count[i] : end;
-    for (int d = 0; d < head_dim; d += 16) fstore(out[i] + d, fset(0.0f));
   }
   for (int j = begin / kKeyBlock * kKeyBlock; j < end; j += kKeyBlock) {
-    const int next = j + kKeyBlock;
-    bool all = true;  // whether every query sees every key of the block
-    for (int i = 0; i < Q; ++i) all = all && first[i] <= j && count[i] >= next;
-    if (all) {
-      add_values<F16, Q>(v, head_dim, p, j, next, out);
-    } else {
-      for (int i = 0; i < Q; ++i)
-        add_values<F16, 1>(v, head_dim, p + i, first[i] > j ? first[i] : j,
-                           count[i] < next ? count[i] : next, out + i);
+    int from[Q], to[Q], all_from = j, all_to = j + kKeyBlock;  // keys that a query, and all, see
+    for (int i = 0; i < Q; ++i) {
+      from[i] = first[i] > j ? first[i] : j;
+      to[i] = count[i] < j + kKeyBlock ? count[i] : j + kKeyBlock;
+      all_from = from[i] > all_from ? from[i] : all_from;
+      all_to = to[i] < all_to ? to[i] : all_to;
     }
+    if (all_from >= all_to) {
+      for (int i = 0; i < Q; ++i) add_values<F16, 1>(v, head_dim, p + i, from[i], to[i], out + i);
+      continue;
+    }
+    for (int i = 0; i < Q; ++i)
+      if (from[i] < all_from) add_values<F16, 1>(v, head_dim, p + i, from[i], all_from, out + i);
+    add_values<F16, Q>(v, head_dim, p, all_from, all_to, out);
+    for (int i = 0; i < Q; ++i)
+      if (all_to < to[i]) add_values<F16, 1>(v, head_dim, p + i, all_to, to[i], out + i);
   }
 }
 

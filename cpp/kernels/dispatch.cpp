@@ -174,10 +174,9 @@ std::string check_attention(const KernelTable& level) {
         o[i] = out[l].data() + i * dim;
         first[i] = i, count[i] = keys - 2 * i;
       }
-      for (int b = 0; b < 3; ++b) {
-        for (int i = 0; i < queries; ++i) to[i] = scores[l].data() + i * kSplit + 16 * b;
-        k.scores(type, blocks[l].data() + size_t(b) * block, dim, q, queries, to);
-      }
+      for (int i = 0; i < queries; ++i) to[i] = scores[l].data() + i * kSplit;
+      for (int b = 0; b < 3; ++b)
+        k.scores(type, blocks[l].data() + size_t(b) * block, dim, q, queries, to, 16 * b);
       for (int i = 0; i < queries; ++i)
         k.softmax(scores[l].data() + i * kSplit, first[i], count[i], i == 2 ? 30.0f : 0.0f,
                   &max[l][i], &sum[l][i]);

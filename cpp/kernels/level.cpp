@@ -35,6 +35,8 @@ constexpr void fill(KernelTable& t) {
   t.tile[int(FMT)][1] = tile_for<FMT, 2>();
   t.tile[int(FMT)][2] = tile_for<FMT, 3>();
   t.tile[int(FMT)][3] = tile_for<FMT, 4>();
+  t.tile[int(FMT)][4] = tile_for<FMT, 5>();
+  t.tile[int(FMT)][5] = tile_for<FMT, 6>();
 }
 
 constexpr KernelTable make_table() {

@@ -1,4 +1,4 @@
-// Matrix tiles: one group of 16 outputs times 1..4 rows, for every format, over the SIMD
+// Matrix tiles: one group of 16 outputs times 1..6 rows, for every format, over the SIMD
 // vocabulary.
 //
 // Each output is one lane and each row has its own chain of additions over k, so a row's result

@@ -31,7 +31,7 @@ struct Prefetch {
 using TileFn = void (*)(const uint8_t* group, int units, const Activation* rows, float (*out)[16],
                         Prefetch fetch);
 
-constexpr int kTileRows = 4;   // most pass rows per matrix tile
+constexpr int kTileRows = 6;   // most pass rows per matrix tile
 constexpr int kQueryTile = 6;  // most queries per attention tile
 constexpr int kKeyBlock = 16;  // keys stored side by side
 constexpr int kSplit = 256;    // keys between two fixed boundaries of the attention sum
@@ -53,12 +53,12 @@ struct KernelTable {
   // sum of exp(x[i] - offset), i < n: 16 lane sums, then one fixed tree
   float (*sum_exp)(const float* x, int n, float offset);
 
-  // scores[i * kSplit + lane] = q_i . key_lane for one block of 16 keys; k in the cache's layout
+  // scores_i[at + lane] = q_i . key_lane for one block of 16 keys; k in the cache's layout
   void (*scores)(KvType type, const uint8_t* k, int head_dim, const float* const* q, int queries,
-                 float* const* scores);
+                 float* const* scores, int at);
   // in place: p[j] = exp(s[j] - max) for first <= j < count, others untouched; max and sum returned
   void (*softmax)(float* scores, int first, int count, float softcap, float* max, float* sum);
-  // out_i[d] = sum over keys of p_i[j] * v_j[d], j from first_i to count_i, in order
+  // out_i[d] += sum over keys of p_i[j] * v_j[d], j from first_i to count_i, in order
   void (*values)(KvType type, const uint8_t* const* v, int head_dim, const float* const* p,
                  const int* first, const int* count, int queries, float* const* out);
   // rounds one head's value or key vector to the cache's type

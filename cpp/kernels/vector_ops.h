@@ -52,6 +52,15 @@ inline F fexp(F x) {
   return fmul(p, scale);  // n = -127 makes the scale 0: what would be below 2^-126 is 0
 }
 
+// Calls body(i, lanes) for every 16 of n values. All but the last have 16 lanes, and the compiler
+// knows it, so that nothing is left of fload_first() there.
+template <class Body>
+inline void every_16(int n, const Body& body) {
+  int i = 0;
+  for (; i + 16 <= n; i += 16) body(i, 16);
+  if (i < n) body(i, n - i);
+}
+
 inline float exp_one(float x) {
   float v[16];
   fstore(v, fexp(fset(x)));
@@ -60,17 +69,21 @@ inline float exp_one(float x) {
 
 void rms_norm(const float* x, const float* weight, float eps, int n, float* out) {
   F sum = fset(0.0f);
-  for (int i = 0; i < n; i += 16) {
-    const F v = fload_first(x + i, n - i, 0.0f);
+  every_16(n, [&](int i, int lanes) {
+    const F v = fload_first(x + i, lanes, 0.0f);
     sum = ffma(v, v, sum);
-  }
+  });
   const float mean = lane_sum(sum) / float(n);
   const F scale = fset(1.0f / __builtin_sqrtf(mean + eps));
-  for (int i = 0; i < n; i += 16) {
-    F v = fmul(fload_first(x + i, n - i, 0.0f), scale);
-    if (weight != nullptr) v = fmul(v, fload_first(weight + i, n - i, 0.0f));
-    fstore_first(out + i, v, n - i);
-  }
+  every_16(n, [&](int i, int lanes) {
+    F v = fmul(fload_first(x + i, lanes, 0.0f), scale);
+    if (weight != nullptr) v = fmul(v, fload_first(weight + i, lanes, 0.0f));
+    fstore_first(out + i, v, lanes);
+  });
+}
+
+inline int32_t negated_pair(int32_t low, int32_t high) {  // as two int16
+  return int32_t(uint32_t(uint16_t(-low)) | uint32_t(uint16_t(-high)) << 16);
 }
 
 void quantize(const float* x, int begin, int end, int8_t* q, float* scale, float* sum32,
@@ -81,10 +94,7 @@ void quantize(const float* x, int begin, int end, int8_t* q, float* scale, float
     // As integers the bits of |x| order like the numbers, with infinity and NaN on top: a bad
     // value makes the scale infinite or NaN and so reaches the output.
     const I top = imax(iand(fbits(x0), magnitude_bits), iand(fbits(x1), magnitude_bits));
-    int32_t bits[16];
-    istore(bits, top);
-    int32_t most = 0;
-    for (int i = 0; i < 16; ++i) most = bits[i] > most ? bits[i] : most;
+    const int32_t most = imost(top);
     float amax;
     __builtin_memcpy(&amax, &most, 4);
     const float step = amax / 127.0f;
@@ -94,32 +104,25 @@ void quantize(const float* x, int begin, int end, int8_t* q, float* scale, float
     const I q1 = imax(imin(ftoi(fmul(x1, fset(inverse))), hi), lo);
     istore_i8(q + k, q0);
     istore_i8(q + k + 16, q1);
-    int32_t halves[2];
-    int even[2], odd[2];
-    for (int h = 0; h < 2; ++h) {
-      even[h] = odd[h] = 0;
-      for (int i = 0; i < 16; i += 4) {
-        even[h] += q[k + 16 * h + i] + q[k + 16 * h + i + 1];
-        odd[h] += q[k + 16 * h + i + 2] + q[k + 16 * h + i + 3];
-      }
-      halves[h] = even[h] + odd[h];
-      pairs16[k / 16 + h] =
-          int32_t(uint32_t(uint16_t(-even[h])) | uint32_t(uint16_t(-odd[h])) << 16);
-      sum16[k / 16 + h] = step * float(halves[h]);
-    }
-    const int e = even[0] + even[1], o = odd[0] + odd[1];
-    pairs32[k / 32] = int32_t(uint32_t(uint16_t(-e)) | uint32_t(uint16_t(-o)) << 16);
-    sum32[k / 32] = step * float(halves[0] + halves[1]);
+    int32_t sums[4];  // k % 4 in {0, 1} and in {2, 3}, of the first 16 and of the others
+    ipair_sums(q0, q1, sums);
+    pairs16[k / 16] = negated_pair(sums[0], sums[1]);
+    pairs16[k / 16 + 1] = negated_pair(sums[2], sums[3]);
+    pairs32[k / 32] = negated_pair(sums[0] + sums[2], sums[1] + sums[3]);
+    const int32_t half0 = sums[0] + sums[1], half1 = sums[2] + sums[3];
+    sum16[k / 16] = step * float(half0);
+    sum16[k / 16 + 1] = step * float(half1);
+    sum32[k / 32] = step * float(half0 + half1);
     scale[k / 32] = step;
   }
 }
 
 void silu_mul(const float* gate, const float* up, int n, float* out) {
-  for (int i = 0; i < n; i += 16) {
-    const F g = fload_first(gate + i, n - i, 0.0f), u = fload_first(up + i, n - i, 0.0f);
+  every_16(n, [&](int i, int lanes) {
+    const F g = fload_first(gate + i, lanes, 0.0f), u = fload_first(up + i, lanes, 0.0f);
     const F sigmoid = fdiv(fset(1.0f), fadd(fset(1.0f), fexp(fsub(fset(0.0f), g))));
-    fstore_first(out + i, fmul(fmul(g, sigmoid), u), n - i);
-  }
+    fstore_first(out + i, fmul(fmul(g, sigmoid), u), lanes);
+  });
 }
 
 inline F ftanh(F x) {  // 1 - 2 / (1 + exp(2 x))
@@ -127,28 +130,28 @@ inline F ftanh(F x) {  // 1 - 2 / (1 + exp(2 x))
 }
 
 void gelu_mul(const float* gate, const float* up, int n, float* out) {  // the tanh approximation
-  for (int i = 0; i < n; i += 16) {
-    const F g = fload_first(gate + i, n - i, 0.0f), u = fload_first(up + i, n - i, 0.0f);
+  every_16(n, [&](int i, int lanes) {
+    const F g = fload_first(gate + i, lanes, 0.0f), u = fload_first(up + i, lanes, 0.0f);
     const F inner = fmul(fset(0.7978845608f), ffma(fmul(fset(0.044715f), fmul(g, g)), g, g));
     const F half = fmul(fmul(fset(0.5f), g), fadd(fset(1.0f), ftanh(inner)));
-    fstore_first(out + i, fmul(half, u), n - i);
-  }
+    fstore_first(out + i, fmul(half, u), lanes);
+  });
 }
 
 float sum_exp(const float* x, int n, float offset) {
   F sum = fset(0.0f);
-  for (int i = 0; i < n; i += 16) {
-    const F e = fexp(fsub(fload_first(x + i, n - i, offset), fset(offset)));
-    sum = fadd(sum, ffirst(e, n - i, 0.0f));
-  }
+  every_16(n, [&](int i, int lanes) {
+    const F e = fexp(fsub(fload_first(x + i, lanes, offset), fset(offset)));
+    sum = fadd(sum, lanes < 16 ? ffirst(e, lanes, 0.0f) : e);
+  });
   return lane_sum(sum);
 }
 
 void scale_add(float* out, float a, const float* x, float b, int n) {
-  for (int i = 0; i < n; i += 16) {
-    const F v = fmul(fload_first(out + i, n - i, 0.0f), fset(a));
-    fstore_first(out + i, ffma(fload_first(x + i, n - i, 0.0f), fset(b), v), n - i);
-  }
+  every_16(n, [&](int i, int lanes) {
+    const F v = fmul(fload_first(out + i, lanes, 0.0f), fset(a));
+    fstore_first(out + i, ffma(fload_first(x + i, lanes, 0.0f), fset(b), v), lanes);
+  });
 }
 
 uint64_t read_bytes(const uint8_t* p, size_t bytes) {

@@ -52,6 +52,10 @@ inline F fload_bf16(const uint16_t* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
 }
+inline F fset_f16(const uint16_t* p) {
+  const __m256 v = _mm256_cvtph_ps(_mm_set1_epi16(short(*p)));
+  return {v, v};
+}
 inline void fstore_f16(uint16_t* p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -70,6 +74,19 @@ inline I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x
 inline I imax(I x, I y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
 inline I imin(I x, I y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
 inline I iand(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+inline int32_t imost(I x) {
+  const __m256i m = _mm256_max_epi32(x.a, x.b);
+  __m128i v = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4e));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xb1));
+  return _mm_cvtsi128_si32(v);
+}
+inline void ipair_sums(I x, I y, int32_t* out) {
+  const __m256i s = _mm256_add_epi32(x.a, x.b), t = _mm256_add_epi32(y.a, y.b);
+  const __m128i u = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+  const __m128i v = _mm_add_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_hadd_epi32(u, v));
+}
 inline I ishl23(I x) { return {_mm256_slli_epi32(x.a, 23), _mm256_slli_epi32(x.b, 23)}; }
 inline F itof(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline I ftoi(F x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }

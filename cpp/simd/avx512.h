@@ -39,6 +39,7 @@ inline F fload_bf16(const uint16_t* p) {
   const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
 }
+inline F fset_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_set1_epi16(short(*p)))}; }
 inline void fstore_f16(uint16_t* p, F x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -52,6 +53,16 @@ inline I iadd(I x, I y) { return {_mm512_add_epi32(x.v, y.v)}; }
 inline I imax(I x, I y) { return {_mm512_max_epi32(x.v, y.v)}; }
 inline I imin(I x, I y) { return {_mm512_min_epi32(x.v, y.v)}; }
 inline I iand(I x, I y) { return {_mm512_and_si512(x.v, y.v)}; }
+inline int32_t imost(I x) { return _mm512_reduce_max_epi32(x.v); }
+inline void ipair_sums(I x, I y, int32_t* out) {
+  const __m256i s =
+      _mm256_add_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1));
+  const __m256i t =
+      _mm256_add_epi32(_mm512_castsi512_si256(y.v), _mm512_extracti64x4_epi64(y.v, 1));
+  const __m128i u = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+  const __m128i v = _mm_add_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_hadd_epi32(u, v));
+}
 inline I ishl23(I x) { return {_mm512_slli_epi32(x.v, 23)}; }
 inline F itof(I x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline I ftoi(F x) { return {_mm512_cvtps_epi32(x.v)}; }

@@ -82,6 +82,7 @@ inline F fload_bf16(const uint16_t* p) {
   }
   return r;
 }
+inline F fset_f16(const uint16_t* p) { return fset(half_to_float(*p)); }
 inline void fstore_f16(uint16_t* p, F a) { DIVINE_LANES p[i] = float_to_half(a.v[i]); }
 inline F ffirst(F a, int count, float rest) {  // lanes >= count become rest
   DIVINE_LANES if (i >= count) a.v[i] = rest;
@@ -107,6 +108,16 @@ inline I imin(I a, I b) {
 inline I iand(I a, I b) {
   DIVINE_LANES a.v[i] = a.v[i] & b.v[i];
   return a;
+}
+inline int32_t imost(I a) {  // the largest lane
+  int32_t most = a.v[0];
+  DIVINE_LANES most = a.v[i] > most ? a.v[i] : most;
+  return most;
+}
+// Sums of the lanes with i % 4 in {0, 1} and in {2, 3}: of a, then of b.
+inline void ipair_sums(I a, I b, int32_t* out) {
+  for (int j = 0; j < 4; ++j) out[j] = 0;
+  DIVINE_LANES out[i / 2 % 2] += a.v[i], out[2 + i / 2 % 2] += b.v[i];
 }
 inline I ishl23(I a) {
   DIVINE_LANES a.v[i] = int32_t(uint32_t(a.v[i]) << 23);

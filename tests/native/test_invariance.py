@@ -276,7 +276,7 @@ def test_vectors_equal_the_tokens_they_embed(setup: Setup) -> None:
 
 @pytest.mark.parametrize("rows", range(1, 17))
 def test_k_formats_with_any_number_of_rows(rows: int) -> None:
-    """Tiles of 1 to 4 rows of every format, as even as they go."""
+    """Tiles of 1 to 6 rows of every format, as even as they go."""
     executable = wide_executable()
     text = tokens_of(16, WIDE.vocabulary, seed=2)
     state = executable.new_state(32)

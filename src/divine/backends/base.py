@@ -23,6 +23,11 @@ from divine.program import Program
 KvType = Literal["f16", "q8_0"]
 COMMITTED = -1  # a row's parent: the end of what its sequence has committed
 
+# Made once: a pass of one row may take no longer than a few of NumPy's calls.
+_PARENTS = np.arange(-1, 511, dtype=np.int32)
+_ZEROS = np.zeros(512, np.int32)
+_PARENTS.flags.writeable = _ZEROS.flags.writeable = False
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -46,10 +51,15 @@ class Rows:
 
     @staticmethod
     def chain(tokens: Sequence[int] | NDArray[np.int32], sequence: int = 0) -> Rows:
-        """Rows of one sequence, each the child of the one before; prefill and plain decoding."""
+        """Rows of one sequence, each the child of the one before; prefill and plain decoding.
+
+        Parents, and the numbers of sequence 0, are read-only views of arrays that passes share.
+        """
         ids = np.asarray(tokens, dtype=np.int32)
-        parents = np.arange(-1, len(ids) - 1, dtype=np.int32)
-        return Rows(ids, parents, np.full(len(ids), sequence, dtype=np.int32))
+        n = len(ids)
+        if n > len(_PARENTS):
+            return Rows(ids, np.arange(-1, n - 1, dtype=np.int32), np.full(n, sequence, np.int32))
+        return Rows(ids, _PARENTS[:n], np.full(n, sequence, np.int32) if sequence else _ZEROS[:n])
 
 
 @dataclass(frozen=True)

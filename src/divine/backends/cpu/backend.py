@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class CpuState:
     def commit(self, path: Sequence[int]) -> None:
         """Append the rows of a path of the last pass, in order, and drop the rest."""
         try:
-            self.native.commit(list(path))
+            self.native.commit(path)
         except OverflowError as error:
             raise CapacityError(str(error)) from None
 
@@ -96,12 +95,13 @@ class CpuExecutable:
         self.weight_bytes: int = native.weight_bytes
         self.tap_names = program.tap_names
         no_logits = np.zeros((0, self.vocabulary), np.float32)
-        self._no_tap = np.zeros((0, self.dim), np.float32)
+        no_tap = np.zeros((0, self.dim), np.float32)
         none, nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
         no_top = np.zeros((0, 0), np.float32)
-        # What nobody wanted, in the order of PassResult; made once, since a pass may be short.
+        # What nobody wanted, in the order of PassResult, then a tap; made once, as a pass may be
+        # short.
         self._empty = (
-            none, nothing, nothing, no_top.astype(np.int32), no_top, nothing, no_logits
+            none, nothing, nothing, no_top.astype(np.int32), no_top, nothing, no_logits, no_tap
         )  # fmt: skip
         self._taps = {name: i for i, name in enumerate(program.tap_names)}
         self._taps[program.tap_names[-1]] = _FINAL
@@ -131,43 +131,25 @@ class CpuExecutable:
                 rows.sequences,
                 vectors,
                 None if flags is None else flags.view(np.uint8),
-                list(want.best),
-                list(top_rows),
+                want.best,
+                top_rows,
                 k if top_rows else 0,
-                list(want.logits),
-                [(self._taps[name], list(chosen)) for name, chosen in want.taps.items()],
+                want.logits,
+                [(self._taps[name], chosen) for name, chosen in want.taps.items()],
+                self._empty,
             )
         except OverflowError as error:
             raise CapacityError(str(error)) from None
         if out is None:
             raise Cancelled
-        arrays: list[Any] = [a if a is not None else self._empty[i] for i, a in enumerate(out[:7])]
-        ids, best, sums, top_ids, top_logits, top_sums, logits = arrays
-        taps = {
-            name: values if values is not None else self._no_tap
-            for name, values in zip(want.taps, out[7], strict=True)
-        }
+        ids, best, sums, top_ids, top_logits, top_sums, logits, tap_values, seconds, finite = out
+        taps = dict(zip(want.taps, tap_values, strict=True)) if tap_values else {}
         result = PassResult(
-            ids, best, sums, top_ids, top_logits, top_sums, logits, taps, out[8]
+            ids, best, sums, top_ids, top_logits, top_sums, logits, taps, seconds
         )  # fmt: skip
-        self._check_finite(states, rows, want, result)
+        if not finite:
+            _require_finite(states, rows, want, result)
         return result
-
-    def _check_finite(
-        self, states: Sequence[State], rows: Rows, want: Want, result: PassResult
-    ) -> None:
-        """Raise NumericError when a wanted row holds NaN or infinity."""
-        sums: list[tuple[NDArray[np.float32], Sequence[int]]] = [
-            (result.log_sum_exp, want.best),
-            (result.top_log_sum_exp, want.top[0]),
-            (result.logits, want.logits),
-            *((result.taps[name], chosen) for name, chosen in want.taps.items()),
-        ]
-        for values, chosen in sums:
-            if len(chosen) and not np.isfinite(values).all():
-                lengths = np.array([state.length for state in states], np.int32)
-                lines = values.reshape(len(chosen), -1)
-                require_finite(lines, chosen, row_positions(rows, lengths))
 
     def cancel(self) -> None:
         """Stop the pass in progress at its next operation."""
@@ -182,6 +164,21 @@ class CpuExecutable:
         if self._native is None:
             raise ValueError("this model is closed")
         return self._native
+
+
+def _require_finite(states: Sequence[State], rows: Rows, want: Want, result: PassResult) -> None:
+    """Raise NumericError naming the position of the first wanted row with NaN or infinity."""
+    sums: list[tuple[NDArray[np.float32], Sequence[int]]] = [
+        (result.log_sum_exp, want.best),
+        (result.top_log_sum_exp, want.top[0]),
+        (result.logits, want.logits),
+        *((result.taps[name], chosen) for name, chosen in want.taps.items()),
+    ]
+    for values, chosen in sums:
+        if len(chosen) and not np.isfinite(values).all():
+            lengths = np.array([state.length for state in states], np.int32)
+            lines = values.reshape(len(chosen), -1)
+            require_finite(lines, chosen, row_positions(rows, lengths))
 
 
 class CpuBackend:
