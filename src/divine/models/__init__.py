@@ -34,8 +34,8 @@ def build_program(gguf: GGUFFile) -> Program:
     """The program of a model file, its weights checked.
 
     Raises UnsupportedError for an unknown architecture or a feature that the operations cannot
-    express, FormatError for contradictory metadata and for the first tensor that is missing or has
-    another shape than the metadata demand.
+    express, FormatError for contradictory metadata and for the first tensor that is missing, has
+    another shape than the metadata demand, or has no use in the program.
     """
     with _named(gguf):
         architecture = gguf.metadata.str(keys.ARCHITECTURE)
@@ -49,6 +49,7 @@ def build_program(gguf: GGUFFile) -> Program:
         module = import_module(_REGISTRY[architecture])
         program = cast("Build", module.build)(config, weights)
         program.check(gguf.shape)
+        weights.check_all_used(config)
         return program
 
 
