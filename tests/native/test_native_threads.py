@@ -158,6 +158,19 @@ def test_a_program_may_end_while_daemon_threads_generate(tmp_path: Path) -> None
         assert subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
 
 
+HELD = """
+import threading, time
+from divine.backends.cpu import _native
+held = _native.Executor("scalar", 1, 8, 1 << 20)
+threading.Thread(target=lambda mine: time.sleep(60), args=(held,), daemon=True).start()
+"""
+
+
+def test_what_a_daemon_thread_holds_is_no_leak_to_warn_of() -> None:
+    ended = python("-c", HELD)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def bits_of_a_run(executable: CpuExecutable) -> list[object]:
     state = executable.new_state(64)
     bits: list[object] = []
