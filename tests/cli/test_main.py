@@ -109,6 +109,22 @@ def test_debug_shows_the_traceback(divine):
     assert "DownloadError" in result.err
 
 
+@pytest.mark.parametrize("module", ["divine.cli.main", "divine.errors", "typing", "typer.main"])
+def test_interrupt_while_importing(module):
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(name, path, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        f"sys.modules.pop({module!r}, None)\n"
+        "sys.argv = ['divine', '--help']\n"
+        "from divine.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (main.INTERRUPTED, b"", b"")
+
+
 def test_interrupt_exits_130_without_a_word(divine, monkeypatch):
     monkeypatch.setattr("divine.cli.list_models.command", _failing(KeyboardInterrupt()))
     result = divine("list")

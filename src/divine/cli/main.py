@@ -1,4 +1,4 @@
-"""The entry point: finds the command, runs it, and turns what goes wrong into one sentence.
+"""One command line: finds the command, runs it, and turns what goes wrong into one sentence.
 
 Exit codes: 0 done, 1 a DivineError (2 for UsageError and for wrong options), 130 after Ctrl-C.
 Only the called command's module is imported, and nothing heavy before its body runs, so that help
@@ -33,11 +33,6 @@ COMMANDS = {
     "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
 }
 INTERRUPTED = 130
-
-
-def main() -> None:
-    """The console script `divine`."""
-    sys.exit(execute(sys.argv[1:]))
 
 
 def execute(arguments: list[str]) -> int:
