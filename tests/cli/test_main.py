@@ -76,6 +76,32 @@ def test_usage_errors_are_one_sentence_and_exit_2(divine, arguments, words):
     assert_one_sentence(result, *words)
 
 
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-ngl", "99"], "-ngl is an option of llama.cpp; Divine computes on the CPU"),
+        (["--n-gpu-layers=99"], "--n-gpu-layers is an option of llama.cpp"),
+        (["-no-cnv"], "-no-cnv is an option of llama.cpp"),
+        (["-cnv"], "`divine chat`"),
+        (["-b", "512"], "-b is an option of llama.cpp"),
+        (["-ub", "512"], "size of a pass"),
+        (["-fa"], "attention"),
+        (["--mlock"], "memory"),
+        (["--no-mmap"], "memory"),
+        (["-ctk", "q8_0"], "--kv"),
+    ],
+)
+def test_options_of_llama_cpp_are_refused_by_name(divine, command, arguments, words):
+    result = divine(command, "model", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert_one_sentence(result, "is an option of llama.cpp", words)
+
+
+def test_what_follows_a_double_dash_is_no_option(divine):
+    assert_one_sentence(divine("run", "no-model", "--", "-fa"), "no-model")
+
+
 def _failing(error):
     def command() -> None:
         raise error

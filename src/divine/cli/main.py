@@ -15,6 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from divine import __version__
+from divine.cli import foreign
 from divine.cli.console import complain
 from divine.errors import DivineError
 
@@ -47,6 +48,8 @@ def execute(arguments: list[str]) -> int:
             return 0
         from typer.main import get_command  # here, where Ctrl-C leaves no traceback
 
+        if arguments and arguments[0] in foreign.COMMANDS:
+            foreign.refuse_foreign(arguments[1:])
         # Not standalone: typer would print its own errors.
         if arguments and arguments[0] in COMMANDS:
             app, name, rest = _one(arguments[0]), f"divine {arguments[0]}", arguments[1:]
