@@ -220,7 +220,10 @@ std::unique_ptr<State> Executor::new_state(int capacity, KvType type) const {
   require(finished_, "new_state: the program is not finished");
   require(capacity >= 1 && capacity <= 1 << 24, "new_state: capacity out of range");
   for (const auto& [heads, dim] : layer_shapes_)
-    require(type == KvType::F16 || dim % 32 == 0, "a q8_0 state needs head_dim divisible by 32");
+    if (type == KvType::Q8_0 && dim % 32 != 0)
+      throw std::invalid_argument(
+          "a q8_0 cache needs heads of a multiple of 32 values; this model's have " +
+          std::to_string(dim) + ", for which f16 is allowed");
   return std::make_unique<State>(KvShape(type, layer_shapes_), capacity, max_rows_);
 }
 

@@ -6,15 +6,13 @@ are valid and whole. Long arrays (vocabularies) are shown by length and first el
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from divine.cli import options
-from divine.cli.console import gigabytes, prepare_output, print_json, printable, write
+from divine.cli.console import columns_left, gigabytes, prepare_output, print_json, printable, write
 
 if TYPE_CHECKING:
     from divine.gguf import GGUFFile, Metadata, TensorInfo
@@ -140,7 +138,7 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
     width = min(50, max((len(printable(key)) for key in file.metadata), default=0))
     for key in file.metadata:
         if key != _TEMPLATE:
-            room = _room(width + 2)
+            room = min(_WIDTH, columns_left(width + 2) or _WIDTH)
             write(f"{printable(key):{width}}  {_text(file.metadata, key, room)}\n")
     template = file.metadata.get(_TEMPLATE)
     if isinstance(template, str):
@@ -156,13 +154,6 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
 
 def _millions(weights: int) -> str:
     return f"{weights / 1e6:,.{1 if weights >= 1e6 else 3}f} M"
-
-
-def _room(taken: int) -> int:
-    """Characters left for a value on its line: a terminal's, so that lines do not wrap."""
-    if not sys.stdout.isatty():
-        return _WIDTH
-    return max(20, min(_WIDTH, shutil.get_terminal_size().columns - taken))
 
 
 def _text(metadata: Metadata, key: str, room: int) -> str:

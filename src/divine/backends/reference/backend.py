@@ -110,7 +110,7 @@ class ReferenceExecutable:
             if kv_type == "q8_0" and op.head_dim % Q8_BLOCK:
                 raise UnsupportedError(
                     f"a q8_0 cache needs heads of a multiple of {Q8_BLOCK} values; "
-                    f"this model's have {op.head_dim}"
+                    f"this model's have {op.head_dim}, for which f16 is allowed"
                 )
         widths = [op.kv_heads * op.head_dim for op in self._attentions]
         return ReferenceState(self, widths, capacity, kv_type)
