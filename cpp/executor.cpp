@@ -230,6 +230,10 @@ std::unique_ptr<State> Executor::new_state(int capacity, KvType type) const {
 bool Executor::run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll) {
   require(finished_, "run: the program is not finished");
   const std::lock_guard one(running_);
+  const struct Heard {  // at the end only: who cancels may be ahead of the pass
+    std::atomic<bool>& cancel;
+    ~Heard() { cancel.store(false, std::memory_order_relaxed); }
+  } heard{cancel_};
   return pass_->run(input, output, poll);
 }
 

@@ -30,6 +30,7 @@ from native_support import (
 
 from divine.backends.base import Cancelled, Rows, Want
 from divine.backends.cpu.backend import CpuBackend, CpuExecutable, CpuState
+from divine.errors import CapacityError
 from tiny_models import tiny_llama
 
 # An interrupted pass ends at the next operation after at most 50 ms; on a busy machine later. Not
@@ -88,10 +89,18 @@ def test_cancel_leaves_states_as_before() -> None:
     assert row_bytes(result, 0) == row_bytes(again, 0)
 
 
-def test_cancel_without_a_pass_does_nothing() -> None:
+def test_cancel_ahead_of_a_pass_stops_that_one_only() -> None:
     executable = compile_toy(TOY)
+    state = executable.new_state(4)
     executable.cancel()
-    executable.run([executable.new_state(4)], Rows.chain([1]), Want(best=[0]))
+    executable.cancel()
+    with pytest.raises(Cancelled):
+        executable.run([state], Rows.chain([1]), Want(best=[0]))
+    executable.run([state], Rows.chain([1]), Want(best=[0]))
+    executable.cancel()
+    with pytest.raises(CapacityError):  # this one ended otherwise
+        executable.run([state], Rows.chain([1] * 5), Want())
+    executable.run([state], Rows.chain([1]), Want(best=[0]))
 
 
 INTERRUPTED = """

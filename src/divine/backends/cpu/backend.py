@@ -170,7 +170,7 @@ class CpuExecutable:
                 require_finite(lines, chosen, row_positions(rows, lengths))
 
     def cancel(self) -> None:
-        """Stop the pass in progress at its next operation."""
+        """Stop the pass in progress at its next operation, or the next pass."""
         if self._native is not None:
             self._native.cancel()
 
