@@ -6,7 +6,7 @@ are valid and whole. Long arrays (vocabularies) are shown by length and first el
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ELEMENTS = 8  # shown of an array
 _WIDTH = 100  # characters shown of a string where no terminal is narrower
 _TEMPLATE = "tokenizer.chat_template"
-_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+_EMBEDDING = "token_embd.weight"
 
 
 def command(
@@ -43,27 +43,21 @@ def command(
             _show(file, tensors)
 
 
-def bytes_per_token(metadata: Metadata, tensors: Iterable[TensorInfo]) -> int:
-    """File bytes that decoding one token reads: every weight once.
+def _bytes_per_token(metadata: Metadata, tensors: Sequence[TensorInfo]) -> int:
+    """File bytes that decoding one token reads; of experts, the share that a token uses."""
+    from divine.models import bytes_per_token
 
-    Of an embedding table that is not the output matrix too, only one row; of experts, the share
-    that a token uses.
-    """
-    found = {tensor.name: tensor for tensor in tensors}
     architecture = metadata.get("general.architecture")
     experts = metadata.get(f"{architecture}.expert_count")
     used = metadata.get(f"{architecture}.expert_used_count")
     if not (isinstance(experts, int) and isinstance(used, int) and 0 < used <= experts):
         experts = used = 1  # none, or nonsense: the loader refuses that, here it is shown
-    total = 0
-    for name, tensor in found.items():
-        if name == _EMBEDDING and _OUTPUT in found:
-            total += tensor.nbytes // max(1, tensor.shape[0])
-        elif "_exps." in name:
-            total += tensor.nbytes * used // experts
-        else:
-            total += tensor.nbytes
-    return total
+    nbytes = {
+        tensor.name: tensor.nbytes * used // experts if "_exps." in tensor.name else tensor.nbytes
+        for tensor in tensors
+    }
+    rows = next((one.shape[0] for one in tensors if one.name == _EMBEDDING and one.shape), 1)
+    return bytes_per_token(nbytes, rows)
 
 
 def _by_type(tensors: Iterable[TensorInfo]) -> dict[str, tuple[int, int, int]]:
@@ -88,7 +82,7 @@ def _document(file: GGUFFile, with_tensors: bool) -> dict[str, Any]:
         "files": [{"path": str(p), "bytes": p.stat().st_size} for p in file.paths],
         "version": file.version,
         "weights": sum(map(_weights, tensors)),
-        "bytes_per_token": bytes_per_token(file.metadata, tensors),
+        "bytes_per_token": _bytes_per_token(file.metadata, tensors),
         "types": {
             name: {"tensors": count, "weights": weights, "bytes": nbytes}
             for name, (count, weights, nbytes) in _by_type(tensors).items()
@@ -125,7 +119,7 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
     for path in file.paths:
         write(f"{printable(str(path))}  {gigabytes(path.stat().st_size)}\n")
     weights = sum(map(_weights, tensors))
-    reads = gigabytes(bytes_per_token(file.metadata, tensors))
+    reads = gigabytes(_bytes_per_token(file.metadata, tensors))
     write(f"GGUF version {file.version}, {len(tensors)} tensors, {_millions(weights)} weights\n")
     write(f"a token reads {reads} of the file\n\n")
     for name, (count, number, nbytes) in _by_type(tensors).items():

@@ -14,10 +14,10 @@ from typing import TypeAlias, cast
 from divine.errors import FormatError, UnsupportedError
 from divine.gguf import GGUFFile, keys
 from divine.models.config import ModelConfig
-from divine.models.weights import Weights
+from divine.models.weights import Weights, bytes_per_token
 from divine.program import Program
 
-__all__ = ["ARCHITECTURES", "ModelConfig", "build_program"]
+__all__ = ["ARCHITECTURES", "ModelConfig", "build_program", "bytes_per_token"]
 
 _REGISTRY = {  # general.architecture -> module
     "llama": "divine.models.llama",  # Llama 1-3, Mistral, SmolLM, TinyLlama

@@ -8,6 +8,7 @@ for: a program that passes it over would be another model. Only rotary factors a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -18,7 +19,7 @@ from divine.gguf import GGUFFile, keys
 from divine.models.config import ModelConfig
 from divine.program.program import check_weight
 
-EMBEDDING = "token_embd.weight"
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 
 # Of no influence on the model: our own draft heads, and tables of inverse frequencies that old
 # converters wrote although the metadata say the same.
@@ -97,3 +98,14 @@ class Weights:
             worst = values[~(np.isfinite(values) & (values > 0))][0]
             raise FormatError(f'tensor "{name}" holds {worst}; positive numbers are needed')
         return [float(value) for value in values]
+
+
+def bytes_per_token(nbytes: Mapping[str, int], vocabulary: int) -> int:
+    """Bytes that decoding one token reads of tensors of these sizes: all of them once.
+
+    Of an embedding table that is not the output matrix too, only one of its `vocabulary` rows.
+    """
+    total = sum(nbytes.values())
+    if OUTPUT in nbytes and EMBEDDING in nbytes:
+        total += nbytes[EMBEDDING] // max(1, vocabulary) - nbytes[EMBEDDING]
+    return total
