@@ -220,13 +220,20 @@ std::unique_ptr<State> Executor::new_state(int capacity, KvType type) const {
   require(finished_, "new_state: the program is not finished");
   require(capacity >= 1 && capacity <= 1 << 24, "new_state: capacity out of range");
   for (const auto& [heads, dim] : layer_shapes_)
-    require(type == KvType::F16 || dim % 32 == 0, "a q8_0 state needs head_dim divisible by 32");
+    if (type == KvType::Q8_0 && dim % 32 != 0)
+      throw std::invalid_argument(
+          "a q8_0 cache needs heads of a multiple of 32 values; this model's have " +
+          std::to_string(dim) + ", for which f16 is allowed");
   return std::make_unique<State>(KvShape(type, layer_shapes_), capacity, max_rows_);
 }
 
 bool Executor::run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll) {
   require(finished_, "run: the program is not finished");
   const std::lock_guard one(running_);
+  const struct Heard {  // at the end only: who cancels may be ahead of the pass
+    std::atomic<bool>& cancel;
+    ~Heard() { cancel.store(false, std::memory_order_relaxed); }
+  } heard{cancel_};
   return pass_->run(input, output, poll);
 }
 

@@ -123,6 +123,7 @@ class Executor {
   // between two operations and run() returns false with the states as they were. A second thread
   // waits.
   bool run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll);
+  // Ends the pass in progress or, if there is none, the next one.
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
   const KernelTable& kernels() const { return kernels_; }

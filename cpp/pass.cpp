@@ -103,7 +103,6 @@ bool Pass::run(const PassInput& input, PassOutput& output, const std::function<b
   out_ = &output;
   poll_ = &poll;
   last_poll_ = start;
-  ex_.cancel_.store(false, std::memory_order_relaxed);
   place_rows();
   prepare_ropes();
   plan_attention();

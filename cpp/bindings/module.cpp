@@ -6,10 +6,13 @@ namespace nb = nanobind;
 void bind_cpu(nb::module_& m);
 void bind_executor(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_text(nb::module_& m);
 
 NB_MODULE(_native, m) {
-  m.doc() = "Divine's native core: CPU levels, executor, sampling.";
+  nb::set_leak_warnings(false);  // daemon threads may outlive the interpreter, with what they hold
+  m.doc() = "Divine's native core: CPU levels, executor, sampling, merging.";
   bind_cpu(m);
   bind_executor(m);
   bind_sampling(m);
+  bind_text(m);
 }

@@ -1,14 +1,15 @@
 """Divine: exact language models on ordinary computers.
 
-The public names are loaded when they are first used, so that importing divine costs nothing.
+The public names are loaded when they are first used, so that importing divine costs nothing, and
+not even the standard library is imported before the command line can tell Ctrl-C from an error.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own, which would take most of the time
 if TYPE_CHECKING:
+    from typing import Any
+
     from divine.api import Chunk, Completion, Model, Statistics, Stream, TokenLogprob, load
     from divine.errors import DivineError
 
@@ -29,6 +30,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
+        from importlib import import_module
+
         module = "divine.errors" if name == "DivineError" else "divine.api"
         return getattr(import_module(module), name)
     raise AttributeError(f"module 'divine' has no attribute {name!r}")

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from divine.gguf import open_gguf, typed
@@ -69,6 +70,11 @@ def test_an_untied_table_is_read_one_row_a_token(divine, path):
     every = sum(tensor["bytes"] for tensor in found["tensors"])
     expected = every - table["bytes"] + table["bytes"] // table["shape"][0]
     assert found["bytes_per_token"] == expected
+
+
+def test_a_table_without_dimensions_is_shown(divine, path):
+    tiny_llama(path, tensor_overrides={"token_embd.weight": np.array(1, np.float32)})
+    assert document(divine, path)["bytes_per_token"] > 4
 
 
 def test_the_template_is_shown_and_not_run(divine, path):

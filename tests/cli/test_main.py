@@ -76,6 +76,32 @@ def test_usage_errors_are_one_sentence_and_exit_2(divine, arguments, words):
     assert_one_sentence(result, *words)
 
 
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-ngl", "99"], "-ngl is an option of llama.cpp; Divine computes on the CPU"),
+        (["--n-gpu-layers=99"], "--n-gpu-layers is an option of llama.cpp"),
+        (["-no-cnv"], "-no-cnv is an option of llama.cpp"),
+        (["-cnv"], "`divine chat`"),
+        (["-b", "512"], "-b is an option of llama.cpp"),
+        (["-ub", "512"], "size of a pass"),
+        (["-fa"], "attention"),
+        (["--mlock"], "memory"),
+        (["--no-mmap"], "memory"),
+        (["-ctk", "q8_0"], "--kv"),
+    ],
+)
+def test_options_of_llama_cpp_are_refused_by_name(divine, command, arguments, words):
+    result = divine(command, "model", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert_one_sentence(result, "is an option of llama.cpp", words)
+
+
+def test_what_follows_a_double_dash_is_no_option(divine):
+    assert_one_sentence(divine("run", "no-model", "--", "-fa"), "no-model")
+
+
 def _failing(error):
     def command() -> None:
         raise error
@@ -107,6 +133,22 @@ def test_debug_shows_the_traceback(divine):
     assert result.code == 1
     assert "Traceback" in result.err
     assert "DownloadError" in result.err
+
+
+@pytest.mark.parametrize("module", ["divine.cli.main", "divine.errors", "typing", "typer.main"])
+def test_interrupt_while_importing(module):
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(name, path, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        f"sys.modules.pop({module!r}, None)\n"
+        "sys.argv = ['divine', '--help']\n"
+        "from divine.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (main.INTERRUPTED, b"", b"")
 
 
 def test_interrupt_exits_130_without_a_word(divine, monkeypatch):

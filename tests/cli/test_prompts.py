@@ -43,8 +43,20 @@ def test_nothing_given_on_a_terminal(monkeypatch):
 
 
 def test_given_twice():
-    with pytest.raises(UsageError, match="given by PROMPT and by -f"):
-        prompts.read_prompt("hi", None, "file")
+    with pytest.raises(UsageError, match="given by PROMPT and by -p"):
+        prompts.read_prompt("hi", "ho", None)
+    with pytest.raises(UsageError, match="standard input is given for the prompt and for -f"):
+        prompts.read_prompt(None, "-", "-")
+
+
+def test_a_file_follows_the_prompt(tmp_path, monkeypatch):
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbfline\n")
+    assert prompts.read_prompt("sum up:", None, str(tmp_path / "text")) == "sum up:\n\nline\n"
+    for sources in (("sum up:", None, "-"), (None, "sum up:", "-")):
+        monkeypatch.setattr(sys, "stdin", _Stdin(b"piped"))
+        assert prompts.read_prompt(*sources) == "sum up:\n\npiped"
+    monkeypatch.setattr(sys, "stdin", _Stdin(b"piped"))
+    assert prompts.read_prompt("-", None, str(tmp_path / "text")) == "piped\n\nline\n"
 
 
 @pytest.mark.parametrize(

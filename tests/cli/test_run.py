@@ -49,6 +49,24 @@ def test_the_same_prompt_by_every_way(divine, tiny, tmp_path):
     assert divine("run", tiny, "-", *GREEDY, stdin=b"hello").out == expected
 
 
+def test_standard_input_beside_a_prompt(divine, tiny):
+    """Text that waits there is told of but not read; an open pipe without any is no matter."""
+    expected = divine("run", tiny, "hello", *GREEDY).out
+    command = [sys.executable, "-m", "divine", "run", str(tiny), "hello", *GREEDY]
+    reader, writer = os.pipe()
+    for text, told in ((b"", False), (b"the world", True)):
+        os.write(writer, text)
+        done = subprocess.run(command, stdin=reader, capture_output=True, timeout=60)
+        assert done.stdout.decode() == expected
+        assert (b"-f - puts it after the prompt" in done.stderr) is told
+    os.close(writer)
+    os.close(reader)
+    asked = [*command, "-f", "-"]
+    done = subprocess.run(asked, input=b"the world", capture_output=True, timeout=60)
+    assert done.stdout.decode() == divine("run", tiny, "hello\n\nthe world", *GREEDY).out
+    assert b"-f -" not in done.stderr
+
+
 def test_both_backends_take_it(divine, tiny):
     for backend in ("cpu", "reference"):
         result = divine("run", tiny, "hello", *GREEDY, "--backend", backend)

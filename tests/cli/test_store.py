@@ -82,6 +82,17 @@ def test_list(divine, models):
     assert "not here: divine pull smollm2" not in result.out
 
 
+def test_list_fits_the_terminal(divine, models, monkeypatch):
+    place(models, SMOLLM2.filename)
+    whole = divine("list").out
+    assert str(models / SMOLLM2.filename) in whole
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = divine("list").out.splitlines()
+    assert max(map(len, lines)) == 60
+    assert any("  ..." in line and line.endswith(SMOLLM2.filename[-12:]) for line in lines)
+
+
 def test_every_listed_name_resolves(models):
     place(models, SMOLLM2.filename, "a b.gguf", "o/r/x-Q8_0.gguf", "o/r/sub/y.gguf")
     for model in store.stored():

@@ -232,7 +232,7 @@ def test_capacity(executable: CpuExecutable) -> None:
     for capacity in (0, -1, 2**24 + 1):
         with pytest.raises(UnsupportedError):
             executable.new_state(capacity)
-    with pytest.raises(UnsupportedError, match="divisible by 32"):
+    with pytest.raises(UnsupportedError, match="multiple of 32 values; this model's have 16"):
         compile_toy(Toy(head_dim=16)).new_state(8, "q8_0")
 
 

@@ -30,6 +30,7 @@ from native_support import (
 
 from divine.backends.base import Cancelled, Rows, Want
 from divine.backends.cpu.backend import CpuBackend, CpuExecutable, CpuState
+from divine.errors import CapacityError
 from tiny_models import tiny_llama
 
 # An interrupted pass ends at the next operation after at most 50 ms; on a busy machine later. Not
@@ -88,10 +89,18 @@ def test_cancel_leaves_states_as_before() -> None:
     assert row_bytes(result, 0) == row_bytes(again, 0)
 
 
-def test_cancel_without_a_pass_does_nothing() -> None:
+def test_cancel_ahead_of_a_pass_stops_that_one_only() -> None:
     executable = compile_toy(TOY)
+    state = executable.new_state(4)
     executable.cancel()
-    executable.run([executable.new_state(4)], Rows.chain([1]), Want(best=[0]))
+    executable.cancel()
+    with pytest.raises(Cancelled):
+        executable.run([state], Rows.chain([1]), Want(best=[0]))
+    executable.run([state], Rows.chain([1]), Want(best=[0]))
+    executable.cancel()
+    with pytest.raises(CapacityError):  # this one ended otherwise
+        executable.run([state], Rows.chain([1] * 5), Want())
+    executable.run([state], Rows.chain([1]), Want(best=[0]))
 
 
 INTERRUPTED = """
@@ -156,6 +165,19 @@ def test_a_program_may_end_while_daemon_threads_generate(tmp_path: Path) -> None
     command = [sys.executable, "-W", "ignore", "-c", LEFT_RUNNING, str(model)]
     for _ in range(3):
         assert subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+HELD = """
+import threading, time
+from divine.backends.cpu import _native
+held = _native.Executor("scalar", 1, 8, 1 << 20)
+threading.Thread(target=lambda mine: time.sleep(60), args=(held,), daemon=True).start()
+"""
+
+
+def test_what_a_daemon_thread_holds_is_no_leak_to_warn_of() -> None:
+    ended = python("-c", HELD)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def bits_of_a_run(executable: CpuExecutable) -> list[object]:

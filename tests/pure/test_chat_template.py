@@ -12,7 +12,8 @@ import jinja2.sandbox
 import pytest
 from vocabularies import CONTROL, USER_DEFINED, byte_level, tokenizer, write_metadata
 
-from divine.errors import TemplateError, UsageError
+from divine.errors import FormatError, TemplateError, UsageError
+from divine.gguf import open_gguf
 from divine.text import ChatTemplate, encode_chat
 
 USER = [{"role": "user", "content": "hi"}]
@@ -25,6 +26,40 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 def template(source: str) -> ChatTemplate:
     return ChatTemplate({"default": source}, TOKENS, "model.gguf")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", "model.gguf: the chat template made no text of the messages"),
+        ("{% if false %}x{% endif %}", "made no text"),
+        ("{{ '\\ud800' }}", "model.gguf: the chat template wrote the lone surrogate U\\+D800;"),
+    ],
+)
+def test_templates_that_make_no_text(source: str, words: str) -> None:
+    with pytest.raises(TemplateError, match=words):
+        template(source).render(USER)
+
+
+def test_a_template_that_is_not_utf8(tmp_path: Path) -> None:
+    metadata = write_metadata(tmp_path, {"tokenizer.chat_template": "{{ 'XY' }}\ufffd"})
+    assert ChatTemplate.from_metadata(metadata).render(USER) == "XY\ufffd"
+    path = tmp_path / "vocabulary.gguf"
+    path.write_bytes(path.read_bytes().replace(b"XY", b"X\xff"))
+    with (
+        open_gguf(path) as file,
+        pytest.raises(
+            FormatError, match=r"^m\.gguf: tokenizer\.chat_template is not UTF-8 at byte 5$"
+        ),
+    ):
+        ChatTemplate.from_metadata(file.metadata, "m.gguf")
+
+
+def test_a_lone_surrogate_in_a_message_is_the_callers(tmp_path: Path) -> None:
+    found = tokenizer(tmp_path, byte_level(["a b"]))
+    message = {"role": "user", "content": "\ud800"}
+    with pytest.raises(UsageError, match="the text has the lone surrogate"):
+        encode_chat(found, template("{{ messages[0].content }}"), [message])
 
 
 def as_transformers(source: str, **variables: Any) -> str:

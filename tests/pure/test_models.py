@@ -148,7 +148,6 @@ def test_optional_biases_and_rope_factors_are_used(tmp_path: Path) -> None:
         "blk.1.attn_v.bias": rng.normal(size=32).astype(np.float32),
         "blk.1.attn_output.bias": rng.normal(size=64).astype(np.float32),
         "blk.0.ffn_down.bias": rng.normal(size=64).astype(np.float32),
-        "not.known": np.ones(3, np.float32),
     }
     path = tiny(tmp_path, tensor_overrides=extra)
     assert_logits_agree(path, plain_frequencies(16) / factors)
@@ -391,6 +390,48 @@ def test_missing_and_ill_shaped_tensors_are_named(tmp_path: Path, name: str) -> 
     wrong = {name: np.zeros((3, 5, 7), np.float32)}
     message = refused(tiny(tmp_path, arch="qwen3", tensor_overrides=wrong), FormatError)
     assert message.startswith(f'tensor "{name}" has shape [3, 5, 7]; expected [')
+
+
+def test_blocks_beyond_the_count_are_refused(tmp_path: Path) -> None:
+    overrides = {"llama.block_count": 2}
+    message = refused(tiny(tmp_path, layers=4, metadata_overrides=overrides), FormatError)
+    assert message == (
+        "the tensor 'blk.2.attn_norm.weight' belongs to block 2, but 'llama.block_count' is 2; "
+        "the last block is 1"
+    )
+    overrides = {"llama.block_count": 2, "llama.nextn_predict_layers": 1}
+    message = refused(tiny(tmp_path, layers=3, metadata_overrides=overrides), FormatError)
+    assert "'blk.2.attn_norm.weight' belongs to block 2" in message
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [
+        ("llama", "blk.0.attn_q_norm.weight"),
+        ("llama", "rope_factors_long.weight"),
+        ("llama", "blk.00.attn_norm.weight"),
+        ("llama", "blk.1"),
+        ("llama", "cls.output.weight"),
+        ("llama", "my.divine.weight"),
+        ("qwen2", "rope_freqs.weight"),
+        ("qwen3", "blk.1.post_attention_norm.weight"),
+    ],
+)
+def test_tensors_without_a_use_are_refused(tmp_path: Path, arch: str, name: str) -> None:
+    extra = {name: np.ones(8, np.float32)}
+    message = refused(tiny(tmp_path, arch=arch, tensor_overrides=extra), FormatError)
+    assert message == f"the tensor {name!r} has no use in architecture '{arch}'"
+
+
+def test_tensors_that_cannot_matter_are_passed_over(tmp_path: Path) -> None:
+    extra = {
+        name: np.ones(8, np.float32)
+        for name in ("divine.mtp.1.norm.weight", "blk.0.attn_rot_embd.weight")
+    }
+    plain = program_of(tiny(tmp_path))
+    assert program_of(tiny(tmp_path, tensor_overrides=extra)) == plain
+    beside = {"output.weight": np.ones((320, 64), np.float32)}
+    assert program_of(tiny(tmp_path, tensor_overrides=beside)).weights()[-1] == "output.weight"
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

@@ -443,7 +443,9 @@ def test_cancel_stops_at_the_next_operation_and_leaves_the_state(
     executable = compiled()
     state = prefilled(executable, [5, 9])
     before = next_logits(executable, state)
-    executable.cancel()  # with no pass in progress, nothing happens
+    executable.cancel()  # with no pass in progress, the next one is meant
+    with pytest.raises(Cancelled):
+        next_logits(executable, state)
     assert next_logits(executable, state) == before
     check, calls = executable.check_cancelled, itertools.count()
 

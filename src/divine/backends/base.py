@@ -151,7 +151,10 @@ class Executable(Protocol):
         """
 
     def cancel(self) -> None:
-        """Stop the pass in progress at its next operation; callable from any thread or signal."""
+        """Stop the pass in progress at its next operation; callable from any thread or signal.
+
+        If there is none, the next one is stopped: whoever cancels cannot know that it has begun.
+        """
 
     def close(self) -> None:
         """Free the weights now."""

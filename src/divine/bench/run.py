@@ -28,7 +28,7 @@ from divine.backends.cpu.backend import CpuBackend, CpuExecutable, CpuState
 from divine.bench.shapes import SHAPES, load_shape
 from divine.gguf import open_gguf
 from divine.machine import peak_rss_bytes, probe_cpu, probe_memory
-from divine.models import build_program
+from divine.models import build_program, bytes_per_token
 from divine.program import Embed, Head, Program
 
 CONTEXT = 256  # committed positions under the passes of n rows
@@ -106,16 +106,14 @@ class _Work:
 
     def __init__(self, program: Program, weights: WeightSource) -> None:
         head = next(op.weight for op in program.ops if isinstance(op, Head))
-        table = next(op.table for op in program.ops if isinstance(op, Embed))
-        self.bytes = 0
+        tables = {op.table for op in program.ops if isinstance(op, Embed)}
+        nbytes = {name: len(weights.raw(name)) for name in program.weights()}
+        self.bytes = bytes_per_token(nbytes, program.vocabulary)
         self.products: dict[str, int] = defaultdict(int)  # per row, by block type
         self.head_products: dict[str, int] = defaultdict(int)
         for name in program.weights():
             shape = weights.shape(name)
-            if name == table != head:
-                continue  # one row of it is read: nothing beside the rest
-            self.bytes += len(weights.raw(name))
-            if len(shape) == 2:
+            if len(shape) == 2 and (name == head or name not in tables):
                 where = self.head_products if name == head else self.products
                 where[weights.block_type(name)] += shape[0] * shape[1]
         self.block_types = sorted(set(self.products) | set(self.head_products))

@@ -119,8 +119,9 @@ def load_shape(target: str) -> tuple[Program, RandomWeights]:
     weights = RandomWeights(shape, recipe)
     config = ModelConfig(
         architecture=shape.architecture, vocabulary=shape.vocabulary, dim=shape.dim,
-        layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim,
-        value_dim=shape.head_dim, ffn=shape.ffn, context=32768, eps=1e-5, experts=0, causal=True,
+        blocks=shape.layers, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim, value_dim=shape.head_dim, ffn=shape.ffn, context=32768, eps=1e-5,
+        experts=0, causal=True,
         rope=RopeConfig(shape.head_dim, 500000.0, "none", 1.0, 32768, 1.0, None),
     )  # fmt: skip
     module = import_module(f"divine.models.{shape.architecture}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -78,6 +79,13 @@ def jsonable(value: Any) -> Any:
     if hasattr(value, "tolist"):  # NumPy's numbers and arrays
         return jsonable(value.tolist())
     return value
+
+
+def columns_left(taken: int) -> int | None:
+    """What a terminal's line has left before it wraps; None if the output is no terminal."""
+    if not sys.stdout.isatty():
+        return None
+    return max(20, shutil.get_terminal_size().columns - taken)
 
 
 def gigabytes(nbytes: float) -> str:

@@ -6,15 +6,13 @@ are valid and whole. Long arrays (vocabularies) are shown by length and first el
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from divine.cli import options
-from divine.cli.console import gigabytes, prepare_output, print_json, printable, write
+from divine.cli.console import columns_left, gigabytes, prepare_output, print_json, printable, write
 
 if TYPE_CHECKING:
     from divine.gguf import GGUFFile, Metadata, TensorInfo
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 _ELEMENTS = 8  # shown of an array
 _WIDTH = 100  # characters shown of a string where no terminal is narrower
 _TEMPLATE = "tokenizer.chat_template"
-_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+_EMBEDDING = "token_embd.weight"
 
 
 def command(
@@ -45,27 +43,21 @@ def command(
             _show(file, tensors)
 
 
-def bytes_per_token(metadata: Metadata, tensors: Iterable[TensorInfo]) -> int:
-    """File bytes that decoding one token reads: every weight once.
+def _bytes_per_token(metadata: Metadata, tensors: Sequence[TensorInfo]) -> int:
+    """File bytes that decoding one token reads; of experts, the share that a token uses."""
+    from divine.models import bytes_per_token
 
-    Of an embedding table that is not the output matrix too, only one row; of experts, the share
-    that a token uses.
-    """
-    found = {tensor.name: tensor for tensor in tensors}
     architecture = metadata.get("general.architecture")
     experts = metadata.get(f"{architecture}.expert_count")
     used = metadata.get(f"{architecture}.expert_used_count")
     if not (isinstance(experts, int) and isinstance(used, int) and 0 < used <= experts):
         experts = used = 1  # none, or nonsense: the loader refuses that, here it is shown
-    total = 0
-    for name, tensor in found.items():
-        if name == _EMBEDDING and _OUTPUT in found:
-            total += tensor.nbytes // max(1, tensor.shape[0])
-        elif "_exps." in name:
-            total += tensor.nbytes * used // experts
-        else:
-            total += tensor.nbytes
-    return total
+    nbytes = {
+        tensor.name: tensor.nbytes * used // experts if "_exps." in tensor.name else tensor.nbytes
+        for tensor in tensors
+    }
+    rows = next((one.shape[0] for one in tensors if one.name == _EMBEDDING and one.shape), 1)
+    return bytes_per_token(nbytes, rows)
 
 
 def _by_type(tensors: Iterable[TensorInfo]) -> dict[str, tuple[int, int, int]]:
@@ -90,7 +82,7 @@ def _document(file: GGUFFile, with_tensors: bool) -> dict[str, Any]:
         "files": [{"path": str(p), "bytes": p.stat().st_size} for p in file.paths],
         "version": file.version,
         "weights": sum(map(_weights, tensors)),
-        "bytes_per_token": bytes_per_token(file.metadata, tensors),
+        "bytes_per_token": _bytes_per_token(file.metadata, tensors),
         "types": {
             name: {"tensors": count, "weights": weights, "bytes": nbytes}
             for name, (count, weights, nbytes) in _by_type(tensors).items()
@@ -127,7 +119,7 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
     for path in file.paths:
         write(f"{printable(str(path))}  {gigabytes(path.stat().st_size)}\n")
     weights = sum(map(_weights, tensors))
-    reads = gigabytes(bytes_per_token(file.metadata, tensors))
+    reads = gigabytes(_bytes_per_token(file.metadata, tensors))
     write(f"GGUF version {file.version}, {len(tensors)} tensors, {_millions(weights)} weights\n")
     write(f"a token reads {reads} of the file\n\n")
     for name, (count, number, nbytes) in _by_type(tensors).items():
@@ -140,7 +132,7 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
     width = min(50, max((len(printable(key)) for key in file.metadata), default=0))
     for key in file.metadata:
         if key != _TEMPLATE:
-            room = _room(width + 2)
+            room = min(_WIDTH, columns_left(width + 2) or _WIDTH)
             write(f"{printable(key):{width}}  {_text(file.metadata, key, room)}\n")
     template = file.metadata.get(_TEMPLATE)
     if isinstance(template, str):
@@ -156,13 +148,6 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
 
 def _millions(weights: int) -> str:
     return f"{weights / 1e6:,.{1 if weights >= 1e6 else 3}f} M"
-
-
-def _room(taken: int) -> int:
-    """Characters left for a value on its line: a terminal's, so that lines do not wrap."""
-    if not sys.stdout.isatty():
-        return _WIDTH
-    return max(20, min(_WIDTH, shutil.get_terminal_size().columns - taken))
 
 
 def _text(metadata: Metadata, key: str, room: int) -> str:

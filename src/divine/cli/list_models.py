@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from divine.cli import options
-from divine.cli.console import gigabytes, print_json, printable, write
+from divine.cli.console import columns_left, gigabytes, print_json, printable, write
 
 
 def command(json: options.Json = False, debug: options.Debug = False) -> None:
@@ -29,5 +29,9 @@ def command(json: options.Json = False, debug: options.Debug = False) -> None:
         if name not in here
     ]
     width = max(len(line[0]) for line in lines)
+    room = columns_left(width + len("  123.45 GB  "))
     for name, size, where in lines:
-        write(f"{printable(name):{width}}  {size:>9}  {printable(where)}\n")
+        shown = printable(where)
+        if room is not None and len(shown) > room:
+            shown = "..." + shown[3 - room :]  # of a path the end tells more
+        write(f"{printable(name):{width}}  {size:>9}  {shown}\n")

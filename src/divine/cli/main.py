@@ -1,4 +1,4 @@
-"""The entry point: finds the command, runs it, and turns what goes wrong into one sentence.
+"""One command line: finds the command, runs it, and turns what goes wrong into one sentence.
 
 Exit codes: 0 done, 1 a DivineError (2 for UsageError and for wrong options), 130 after Ctrl-C.
 Only the called command's module is imported, and nothing heavy before its body runs, so that help
@@ -15,6 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from divine import __version__
+from divine.cli import foreign
 from divine.cli.console import complain
 from divine.errors import DivineError
 
@@ -35,11 +36,6 @@ COMMANDS = {
 INTERRUPTED = 130
 
 
-def main() -> None:
-    """The console script `divine`."""
-    sys.exit(execute(sys.argv[1:]))
-
-
 def execute(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are told on standard error."""
     if arguments[:1] == ["help"]:
@@ -52,6 +48,8 @@ def execute(arguments: list[str]) -> int:
             return 0
         from typer.main import get_command  # here, where Ctrl-C leaves no traceback
 
+        if arguments and arguments[0] in foreign.COMMANDS:
+            foreign.refuse_foreign(arguments[1:])
         # Not standalone: typer would print its own errors.
         if arguments and arguments[0] in COMMANDS:
             app, name, rest = _one(arguments[0]), f"divine {arguments[0]}", arguments[1:]

@@ -1,15 +1,21 @@
-"""Where a prompt comes from: an argument, a file or standard input; exactly one, strictly UTF-8.
+"""Where a prompt comes from: an argument, a file or standard input; strictly UTF-8.
 
 A byte order mark at the start is dropped (it marks the encoding and is no text); NUL and all other
 characters are text. Line ends stay as they are.
+
+Standard input is only read when it is asked for or nothing else is given: what a program inherits
+may be a pipe that never ends, or the lines that a shell's loop is about to read.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import BinaryIO
 
+from divine.cli.console import note
 from divine.errors import UsageError
 
 LIMIT = 64 << 20  # bytes; far above any context, far below memory: /dev/zero ends here
@@ -19,28 +25,48 @@ _BOM = b"\xef\xbb\xbf"
 def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
     """The prompt; "-" stands for standard input, which is also read when nothing else is given.
 
-    Raises UsageError when there is none, more than one, or bytes that are not UTF-8.
+    The text of a file beside a prompt follows it after an empty line. Raises UsageError when there
+    is none, more than one prompt, or bytes that are not UTF-8.
     """
-    given = [name for name, value in _sources(argument, option, file) if value is not None]
-    if len(given) > 1:
-        raise UsageError(f"the prompt is given by {' and by '.join(given)}; give it once")
+    if argument is not None and option is not None:
+        raise UsageError("the prompt is given by PROMPT and by -p; give it once")
     text = argument if argument is not None else option
+    if text is None or file is None:
+        if text not in (None, "-") and _waits():
+            note("divine: the text on standard input is not read; -f - puts it after the prompt")
+        return _read(text, file)
+    if text == file == "-":
+        raise UsageError("standard input is given for the prompt and for -f; give it once")
+    return _read(text, None) + "\n\n" + _read(None, file)
+
+
+def _read(text: str | None, file: str | None) -> str:
     if text is not None and text != "-":
         return _checked_argument(text)
     if file is not None and file != "-":
         return _read_file(Path(file))
-    if not given and (sys.stdin is None or sys.stdin.isatty()):
+    asked_for = "-" in (text, file)
+    if not asked_for and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no prompt; give PROMPT, -f FILE, or text on standard input")
     data = _limited(sys.stdin.buffer, "standard input")
-    if not given and not data:  # such as /dev/null of a script: nobody meant to ask nothing
+    if not asked_for and not data:  # such as /dev/null of a script: nobody meant to ask nothing
         raise UsageError("standard input is empty; give PROMPT, -f FILE, or text there")
     return _decode(data, "standard input")
 
 
-def _sources(
-    argument: str | None, option: str | None, file: str | None
-) -> list[tuple[str, str | None]]:
-    return [("PROMPT", argument), ("-p", option), ("-f", file)]
+def _waits() -> bool:
+    """Whether text is already there on standard input, as `cat FILE | divine run` sends it."""
+    import fcntl
+    import termios
+
+    try:
+        descriptor = sys.stdin.fileno()
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return False
+        count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    except (AttributeError, OSError, ValueError):  # no file at all
+        return False
+    return any(count)
 
 
 def _checked_argument(text: str) -> str:

@@ -28,7 +28,10 @@ def command(
     file: Annotated[
         str | None,
         typer.Option(
-            "-f", "--file", metavar="FILE", help="Read the prompt: UTF-8, a BOM is dropped."
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="Read the prompt, or what follows PROMPT; - is standard input.",
         ),
     ] = None,
     model_option: options.ModelOption = None,
@@ -55,7 +58,7 @@ def command(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Answer one prompt: an argument, a file (-f) or standard input.
+    """Answer one prompt: an argument, a file (-f), both, or standard input.
 
     The text goes to standard output as it comes, a line of figures to standard error. The prompt is
     put through the model's chat template as a user's message unless --raw is given.

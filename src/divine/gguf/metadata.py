@@ -238,6 +238,17 @@ class Metadata(Mapping[str, Any]):
         entry = self._entries[key]
         return read_strings(self._readable(), entry.start + ARRAY_HEAD.size, entry.count)[0]
 
+    @overload
+    def strings_packed(self, key: builtins.str) -> builtins.bytes: ...
+    @overload
+    def strings_packed(self, key: builtins.str, *, default: D) -> builtins.bytes | D: ...
+    def strings_packed(self, key: builtins.str, *, default: Any = REQUIRED) -> Any:
+        """An array of strings as it lies in the file: each after its length, a u64; not kept."""
+        if not self._string_array(key, default):
+            return default
+        entry = self._entries[key]
+        return bytes(self._readable()[entry.start + ARRAY_HEAD.size : entry.end])
+
     def _scalar(
         self, key: builtins.str, default: Any, types: frozenset[ValueType], allowed: builtins.str
     ) -> builtins.bool:

@@ -14,10 +14,10 @@ from typing import TypeAlias, cast
 from divine.errors import FormatError, UnsupportedError
 from divine.gguf import GGUFFile, keys
 from divine.models.config import ModelConfig
-from divine.models.weights import Weights
+from divine.models.weights import Weights, bytes_per_token
 from divine.program import Program
 
-__all__ = ["ARCHITECTURES", "ModelConfig", "build_program"]
+__all__ = ["ARCHITECTURES", "ModelConfig", "build_program", "bytes_per_token"]
 
 _REGISTRY = {  # general.architecture -> module
     "llama": "divine.models.llama",  # Llama 1-3, Mistral, SmolLM, TinyLlama
@@ -34,8 +34,8 @@ def build_program(gguf: GGUFFile) -> Program:
     """The program of a model file, its weights checked.
 
     Raises UnsupportedError for an unknown architecture or a feature that the operations cannot
-    express, FormatError for contradictory metadata and for the first tensor that is missing or has
-    another shape than the metadata demand.
+    express, FormatError for contradictory metadata and for the first tensor that is missing, has
+    another shape than the metadata demand, or has no use in the program.
     """
     with _named(gguf):
         architecture = gguf.metadata.str(keys.ARCHITECTURE)
@@ -49,6 +49,7 @@ def build_program(gguf: GGUFFile) -> Program:
         module = import_module(_REGISTRY[architecture])
         program = cast("Build", module.build)(config, weights)
         program.check(gguf.shape)
+        weights.check_all_used(config)
         return program
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from divine.errors import UnsupportedError
 from divine.models.config import ModelConfig
 from divine.models.rope import make_rope
-from divine.models.weights import EMBEDDING, Weights
+from divine.models.weights import EMBEDDING, OUTPUT, Weights
 from divine.program import (
     Activation,
     Attention,
@@ -124,7 +124,7 @@ def gated_mlp(
 def head(config: ModelConfig, weights: Weights) -> Head:
     """Logits of norm x, by the output matrix or, where the file has none, the embedding table."""
     norm = Norm(weights.need("output_norm.weight", config.dim), config.eps)
-    matrix = weights.may("output.weight", config.vocabulary, config.dim) or EMBEDDING
+    matrix = weights.may(OUTPUT, config.vocabulary, config.dim) or EMBEDDING
     return Head("x", matrix, norm, weights.may("output.bias", config.vocabulary))
 
 

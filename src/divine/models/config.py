@@ -50,6 +50,7 @@ class ModelConfig:
     architecture: str
     vocabulary: int
     dim: int
+    blocks: int  # those of the file
     layers: int  # those that run: trailing next-token-prediction blocks are not counted
     heads: int
     kv_heads: int
@@ -80,6 +81,7 @@ class ModelConfig:
             architecture=read.architecture,
             vocabulary=_vocabulary(metadata, rows),
             dim=dim,
+            blocks=blocks,
             layers=_layers(read, blocks),
             heads=heads,
             kv_heads=kv_heads,

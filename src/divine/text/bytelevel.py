@@ -6,11 +6,13 @@ Special tokens are cut out before; this module never sees them as text to encode
 
 from __future__ import annotations
 
+from divine.backends.cpu import _native
 from divine.errors import FormatError
 from divine.gguf import Metadata, keys
-from divine.text.merge import PairMerger
 from divine.text.pretokenize import PreTokenizer
 from divine.text.vocabulary import TokenType, Vocabulary
+
+NO_TOKEN = -1
 
 
 def _byte_characters() -> str:
@@ -21,7 +23,6 @@ def _byte_characters() -> str:
 
 
 BYTE_CHARACTERS = _byte_characters()
-_TO_CHARACTERS = {byte: ord(character) for byte, character in enumerate(BYTE_CHARACTERS)}
 _TO_BYTES = {ord(character): byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
@@ -35,19 +36,31 @@ class ByteLevelBPE:
         self._vocabulary = vocabulary
         self._pre_tokenizer = pre_tokenizer
         hidden = vocabulary.odd_of_type(TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN)
-        self._ids = vocabulary.ids
-        self._merger = PairMerger(
-            self._ids,
-            merge_ranks(metadata, vocabulary, hidden),
-            " ",
-            self._spell,
-            to_characters,
-            (lambda word: word not in hidden) if pre_tokenizer.ignore_merges else never,
+        whole = pre_tokenizer.ignore_merges
+        self._merger = _native.Merger(
+            vocabulary.texts,
+            merges=merges(metadata, vocabulary),
+            ranks=[],
+            barred=[*hidden],
+            letters=[*BYTE_CHARACTERS],
+            bytes=[],
+            unknown=NO_TOKEN,
+            wholes=[id_ for text, id_ in vocabulary.ids.items() if text not in hidden] * whole,
         )
 
     def encode(self, text: str, *, start: bool) -> list[int]:
-        """Token ids of ordinary text; the start of a text is like any other place."""
-        return self._merger.encode(self._pre_tokenizer.split(text))
+        """Token ids of ordinary text; the start of a text is like any other place.
+
+        Raises FormatError for a byte that the vocabulary has no token for.
+        """
+        ids, missing = self._merger.encode(self._pre_tokenizer.split(text))
+        for letter in missing.decode():
+            if letter not in self._vocabulary.ids:
+                raise FormatError(
+                    f"{self._vocabulary.file}: the text cannot be tokenized; the vocabulary has no "
+                    f"token for the byte 0x{_TO_BYTES[ord(letter)]:02X}"
+                )
+        return ids
 
     def token_bytes(self, id_: int) -> bytes:
         """The bytes that a token which is not special stands for."""
@@ -57,42 +70,13 @@ class ByteLevelBPE:
         except UnicodeEncodeError:  # not written in byte characters: the text as it is
             return text.encode()
 
-    def _spell(self, piece: str) -> list[int]:
-        """A merged piece that is no token: byte by byte."""
-        try:
-            return [self._ids[character] for character in piece]
-        except KeyError as error:
-            byte = _TO_BYTES[ord(error.args[0])]
-            raise FormatError(
-                f"{self._vocabulary.file}: the text cannot be tokenized; the vocabulary has no "
-                f"token for the byte 0x{byte:02X}"
-            ) from None
 
-
-def to_characters(word: str) -> str:
-    """The bytes of the word, each as its character."""
-    return word.encode().decode("latin-1").translate(_TO_CHARACTERS)
-
-
-def never(word: str) -> bool:
-    """No word is taken whole."""
-    return False
-
-
-def merge_ranks(
-    metadata: Metadata, vocabulary: Vocabulary, hidden: dict[str, int]
-) -> dict[str, int]:
-    """The merges in their order, without those that would make a hidden token out of plain text."""
-    merges = metadata.strings(keys.MERGES, default=None)
-    if not merges:
+def merges(metadata: Metadata, vocabulary: Vocabulary) -> bytes:
+    """The merges "left right" in their order, packed. Raises FormatError if there are none."""
+    found = metadata.strings_packed(keys.MERGES, default=None)
+    if not found:
         raise FormatError(
             f"{vocabulary.file}: {keys.MERGES} is missing; a byte-pair tokenizer cannot work "
             "without its merges"
         )
-    ranks = dict(zip(merges, range(len(merges)), strict=True))
-    if len(ranks) != len(merges):  # of equal merges the first one counts
-        ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
-    for text in hidden:
-        for cut in range(1, len(text)) if len(text) < 200 else ():
-            ranks.pop(f"{text[:cut]} {text[cut:]}", None)
-    return ranks
+    return found

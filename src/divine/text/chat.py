@@ -15,7 +15,7 @@ from divine.errors import UsageError
 from divine.text.messages import check_messages, check_tools, map_texts
 from divine.text.special import SpecialSplitter
 from divine.text.template import ChatTemplate
-from divine.text.tokenizer import Tokenizer
+from divine.text.tokenizer import Tokenizer, check_unicode
 
 # Noncharacters, never to be used in exchanged text; U+FDD0 is the template module's own mark.
 _SENTINELS = [chr(code) for code in range(0xFDD1, 0xFDF0)]
@@ -39,6 +39,7 @@ def encode_chat(
     texts: list[str] = []
 
     def collect(text: str) -> str:
+        check_unicode(text)
         texts.append(text)
         return text
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from divine.backends.cpu import _native
 from divine.errors import FormatError, UsageError
 from divine.gguf import Metadata, keys
-from divine.text.bytelevel import merge_ranks
-from divine.text.merge import PairMerger
+from divine.text.bytelevel import NO_TOKEN, merges
 from divine.text.vocabulary import TokenType, Vocabulary
 
 SPACE = "\u2581"
@@ -29,22 +29,29 @@ class SentencePieceBPE:
     def __init__(self, metadata: Metadata, vocabulary: Vocabulary, *, scored: bool) -> None:
         """Raises FormatError if scores or merges are missing, or a byte token is wrong."""
         self._vocabulary = vocabulary
-        self._bytes = _byte_tokens(vocabulary)
-        self._byte_of = {id_: byte for byte, id_ in self._bytes.items()}
+        bytes_ = _byte_tokens(vocabulary)
+        self._byte_of = {id_: byte for byte, id_ in bytes_.items()}
         self._space_prefix = metadata.bool(keys.ADD_SPACE_PREFIX, scored)
         hidden = vocabulary.odd_of_type(
             TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN, TokenType.BYTE
         )
-        ids = {text: id_ for text, id_ in vocabulary.ids.items() if text not in hidden}
-        separate = not re.search(f"[^{SPACE}\0]{SPACE}", "\0".join(ids))
+        texts = ["" if text in hidden else text for text in vocabulary.texts]
+        separate = not re.search(f"[^{SPACE}\0]{SPACE}", "\0".join(texts))
         if scored:
-            ranks = _score_ranks(metadata, vocabulary, ids)
             self._words = _WORDS if separate else None
-            self._merger = PairMerger(ids, ranks, "", self._spell)
         else:
-            ranks = merge_ranks(metadata, vocabulary, hidden)
             self._words = _LINES_AND_WORDS if separate else _LINES
-            self._merger = PairMerger(ids, ranks, " ", self._spell, whole_words=_newlines)
+        unknown = vocabulary.unknown_id
+        self._merger = _native.Merger(
+            texts,
+            merges=b"" if scored else merges(metadata, vocabulary),
+            ranks=_score_ranks(metadata, vocabulary) if scored else [],
+            barred=[*hidden],
+            letters=[],
+            bytes=[bytes_.get(byte, NO_TOKEN) for byte in range(256)],
+            unknown=NO_TOKEN if unknown is None else unknown,
+            wholes=[] if scored else [i for i, text in enumerate(texts) if text[:1] == "\n"],
+        )
 
     @property
     def space_prefix(self) -> bool:
@@ -52,11 +59,22 @@ class SentencePieceBPE:
         return self._space_prefix
 
     def encode(self, text: str, *, start: bool) -> list[int]:
-        """Token ids of ordinary text; `start` adds the file's dummy space, if it has one."""
+        """Token ids of ordinary text; `start` adds the file's dummy space, if it has one.
+
+        Raises UsageError for a character that the vocabulary cannot write.
+        """
         if start and self._space_prefix:
             text = " " + text
         text = text.replace(" ", SPACE)
-        return self._merger.encode([text] if self._words is None else self._words.findall(text))
+        words = [text] if self._words is None else self._words.findall(text)
+        ids, missing = self._merger.encode(words)
+        if missing:
+            piece = missing.decode()
+            raise UsageError(
+                f"{self._vocabulary.file}: the text cannot be tokenized; the vocabulary has "
+                f"neither {piece!r} (U+{ord(piece[0]):04X}) nor byte tokens nor an unknown token"
+            )
+        return ids
 
     def token_bytes(self, id_: int) -> bytes:
         """The bytes that a token which is not special stands for."""
@@ -64,21 +82,6 @@ class SentencePieceBPE:
         if byte is not None:
             return bytes([byte])
         return self._vocabulary.texts[id_].replace(SPACE, " ").encode()
-
-    def _spell(self, piece: str) -> list[int]:
-        try:
-            return [self._bytes[byte] for byte in piece.encode()]
-        except KeyError:
-            if self._vocabulary.unknown_id is not None:
-                return [self._vocabulary.unknown_id]
-        raise UsageError(
-            f"{self._vocabulary.file}: the text cannot be tokenized; the vocabulary has neither "
-            f"{piece!r} (U+{ord(piece[0]):04X}) nor byte tokens nor an unknown token"
-        )
-
-
-def _newlines(word: str) -> bool:
-    return word[0] == "\n"
 
 
 def _byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
@@ -104,8 +107,8 @@ def _byte_tokens(vocabulary: Vocabulary) -> dict[int, int]:
     return tokens
 
 
-def _score_ranks(metadata: Metadata, vocabulary: Vocabulary, ids: dict[str, int]) -> dict[str, int]:
-    """Rank of each piece: 0 for the highest score, equal scores share a rank."""
+def _score_ranks(metadata: Metadata, vocabulary: Vocabulary) -> list[int]:
+    """Rank of each token: 0 for the highest score, equal scores share a rank."""
     scores = metadata.floats(keys.TOKEN_SCORES)
     if len(scores) != len(vocabulary):
         raise FormatError(
@@ -113,4 +116,4 @@ def _score_ranks(metadata: Metadata, vocabulary: Vocabulary, ids: dict[str, int]
             f"for each of the {len(vocabulary)} tokens"
         )
     order = {score: rank for rank, score in enumerate(sorted(set(scores), reverse=True))}
-    return {text: order[scores[id_]] for text, id_ in ids.items() if len(text) > 1}
+    return [order[score] for score in scores]

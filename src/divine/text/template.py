@@ -17,7 +17,7 @@ import jinja2
 from jinja2 import meta
 from jinja2.exceptions import SecurityError
 
-from divine.errors import TemplateError, UsageError
+from divine.errors import FormatError, TemplateError, UsageError
 from divine.gguf import Metadata, keys
 from divine.text.messages import Message, check_messages, check_tools, map_texts
 from divine.text.sandbox import BoundedEnvironment, LimitError, metered
@@ -61,11 +61,11 @@ class ChatTemplate:
         """A file without a template gives a ChatTemplate without one. Raises FormatError."""
         sources = {}
         if keys.CHAT_TEMPLATE in metadata:
-            sources["default"] = metadata.str(keys.CHAT_TEMPLATE)
+            sources["default"] = _source(metadata, keys.CHAT_TEMPLATE, file)
         prefix = keys.CHAT_TEMPLATE + "."
         for key in metadata:
             if key.startswith(prefix):
-                sources[key.removeprefix(prefix)] = metadata.str(key)
+                sources[key.removeprefix(prefix)] = _source(metadata, key, file)
         return cls(sources, _token_texts(metadata), file)
 
     @property
@@ -106,6 +106,7 @@ class ChatTemplate:
             add_generation_prompt and not continue_final_message,
             _check_extra(extra),
         )
+        _check_rendered(text, self._file)
         return self._cut_at_content(text) if continue_final_message else text
 
     def _render(
@@ -265,6 +266,29 @@ def _token_texts(metadata: Metadata) -> dict[str, str]:
         if id_ is not None and 0 <= id_ < len(texts):
             found[name] = texts[id_]
     return found
+
+
+def _source(metadata: Metadata, key: str, file: str) -> str:
+    """A template, strictly UTF-8: one with characters replaced would be another program."""
+    text = metadata.str(key)
+    if "\ufffd" in text:
+        try:
+            metadata.typed(key).payload[8:].decode()  # behind its length
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{file}: {key} is not UTF-8 at byte {error.start}") from None
+    return text
+
+
+def _check_rendered(text: str, file: str) -> None:
+    if not text:
+        raise TemplateError(f"{file}: the chat template made no text of the messages")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TemplateError(
+            f"{file}: the chat template wrote the lone surrogate U+{ord(text[error.start]):04X}; "
+            "a prompt must be valid Unicode"
+        ) from None
 
 
 def _size(value: Any) -> int:

@@ -111,7 +111,7 @@ class Tokenizer:
         `continuation` says that other text comes before: no BOS, no dummy space at the start.
         No EOS is ever added. Raises UsageError for lone surrogates.
         """
-        _check_unicode(text)
+        check_unicode(text)
         parts = (self.specials if special else self._plain).split(text)
         return self._join(parts, bos, continuation)
 
@@ -122,7 +122,7 @@ class Tokenizer:
             if isinstance(part, int):
                 pieces.append(part)
             else:
-                _check_unicode(part)
+                check_unicode(part)
                 pieces += self._plain.split(part)
         return self._join(pieces, bos, False)
 
@@ -214,7 +214,8 @@ class Tokenizer:
             )
 
 
-def _check_unicode(text: str) -> None:
+def check_unicode(text: str) -> None:
+    """Raise UsageError for a text with lone surrogates, which no encoding can write."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

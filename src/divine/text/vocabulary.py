@@ -50,7 +50,7 @@ class Vocabulary:
 
     file: str
     texts: list[str]
-    ids: dict[str, int]  # by text; of equal texts the last one counts
+    ids: dict[str, int]  # by text; of equal texts the first one counts
     raw: dict[int, bytes]  # bytes of the tokens whose text is not UTF-8
     types: list[int]
     odd: list[int]  # the tokens that are not NORMAL
@@ -78,7 +78,7 @@ class Vocabulary:
         turn_ends = (
             _token_id(metadata, key, len(texts), None) for key in (keys.EOT_ID, keys.EOM_ID)
         )
-        numbers = dict(zip(texts, range(len(texts)), strict=True))
+        numbers = _numbers(texts)
         by_text = {numbers[text] for text in END_TEXTS if text in numbers}
         # A byte-level vocabulary may hold "</s>" as the HTML that it is; its own end is another.
         tag = numbers.get("</s>")
@@ -101,12 +101,20 @@ class Vocabulary:
         return len(self.texts)
 
     def odd_of_type(self, *types: TokenType) -> dict[str, int]:
-        """Text to id of the tokens of these types, none of them NORMAL."""
+        """Text to first id of the tokens of these types, none of them NORMAL."""
         return {
             self.texts[id_]: id_
-            for id_ in self.odd
+            for id_ in reversed(self.odd)
             if self.types[id_] in types and self.texts[id_] and id_ not in self.raw
         }
+
+
+def _numbers(texts: list[str]) -> dict[str, int]:
+    """The id of each text, the first one of equal texts."""
+    ids = dict(zip(texts, range(len(texts)), strict=True))
+    if len(ids) != len(texts):
+        ids = dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
+    return ids
 
 
 def _types(metadata: Metadata, file: str, texts: list[str]) -> list[int]:

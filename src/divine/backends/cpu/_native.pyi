@@ -133,3 +133,13 @@ def log_probabilities(logits: object, chosen: int, top: int) -> list[tuple[int, 
     [(token, log-softmax)] of the chosen token, then of the `top` most probable; empty where
     sample() returns -1.
     """
+
+class Merger:
+    """Byte-pair merging of words; see cpp/merge.h for the arguments."""
+
+    def __init__(self, texts: list[str], *, merges: bytes, ranks: Sequence[int], barred: list[str], letters: list[str], bytes: Sequence[int], unknown: int, wholes: Sequence[int]) -> None: ...
+
+    def encode(self, words: list[str]) -> tuple[list[int], bytes]:
+        """
+        Tokens of consecutive words, and the UTF-8 of the first piece that has none, else b''.
+        """

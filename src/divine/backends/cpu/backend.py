@@ -152,7 +152,7 @@ class CpuExecutable:
         return result
 
     def cancel(self) -> None:
-        """Stop the pass in progress at its next operation."""
+        """Stop the pass in progress at its next operation, or the next pass."""
         if self._native is not None:
             self._native.cancel()
 

@@ -9,9 +9,10 @@ once for whoever needs many positions and can bear a difference in the last bits
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,15 +111,14 @@ class ReferenceExecutable:
             if kv_type == "q8_0" and op.head_dim % Q8_BLOCK:
                 raise UnsupportedError(
                     f"a q8_0 cache needs heads of a multiple of {Q8_BLOCK} values; "
-                    f"this model's have {op.head_dim}"
+                    f"this model's have {op.head_dim}, for which f16 is allowed"
                 )
         widths = [op.kv_heads * op.head_dim for op in self._attentions]
         return ReferenceState(self, widths, capacity, kv_type)
 
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
         """One pass; raises ValueError, NumericError or Cancelled, then the states are unchanged."""
-        with self._running, np.errstate(all="ignore"):
-            self._cancel.clear()
+        with self._running, np.errstate(all="ignore"), self._hearing_cancel():
             if not self.weights:
                 raise ValueError("the executable is closed")
             mine = [s for s in states if isinstance(s, ReferenceState) and s.owner is self]
@@ -127,13 +127,21 @@ class ReferenceExecutable:
             positions = check_pass(self, states, rows, want)
             return _Pass(self, mine, rows, want, positions).run()
 
+    @contextlib.contextmanager
+    def _hearing_cancel(self) -> Iterator[None]:
+        """Forgets cancel() at the end only: who cancels may be ahead of the pass."""
+        try:
+            yield
+        finally:
+            self._cancel.clear()
+
     def check_cancelled(self) -> None:
-        """Raises Cancelled when cancel() was called since the pass began."""
+        """Raises Cancelled when cancel() was called since the pass before ended."""
         if self._cancel.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
-        """Stop the pass in progress at its next operation; without one, nothing happens."""
+        """Stop the pass in progress at its next operation, or the next pass."""
         self._cancel.set()
 
     def close(self) -> None:
