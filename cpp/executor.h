@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/table.h"
+#include "shortlist.h"
 #include "state.h"
 #include "threads.h"
 
@@ -83,6 +84,7 @@ struct PassInput {
   const uint8_t* takes_vector = nullptr;  // [rows] or null
   std::vector<State*> states;
   std::vector<int> best, top, logits;                  // rows, ascending
+  const Shortlist* shortlist = nullptr;                // tokens that these may be of; null: all
   int k = 0;                                           // for top
   std::vector<std::pair<int, std::vector<int>>> taps;  // tap number (or kFinalTap), rows
 };

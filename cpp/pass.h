@@ -137,6 +137,8 @@ class Pass {
   void prepare_head();
   bool head_inputs(const HeadOp& op, int thread);
   void head_chunks(const HeadOp& op, int thread);
+  int head_groups() const;  // groups of the output matrix to compute
+  int head_group(int i) const { return in_->shortlist ? in_->shortlist->groups[size_t(i)] : i; }
   void finish_head();
 
   Executor& ex_;
@@ -168,7 +170,7 @@ class Pass {
   std::vector<float> parts_;               // [rows, heads, splits or 1, kPartValues + head_dim]
   size_t score_stride_ = 0;  // a split's keys, and the slots behind it that a tree's rows may need
 
-  // head: rows that want logits, and per chunk of outputs their largest logit and sum of
+  // head: rows that want logits, and per chunk of groups their largest logit and sum of
   // exponentials
   std::vector<int> head_rows_;
   std::vector<float> head_x_, chunk_max_, chunk_sum_;  // [rows, stride], [rows, chunks]

@@ -1,5 +1,6 @@
-// The head of a pass: logits of the rows that want them, in chunks of 256 outputs, and what is kept
-// of them: the largest with its id, the log of the sum of exponentials, the top k, or all.
+// The head of a pass: logits of the rows that want them, in chunks of 16 groups, and what is kept
+// of them: the largest with its id, the log of the sum of exponentials, the top k, or all. With a
+// shortlist only groups that hold a listed token are read; the other logits are minus infinity.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,25 +16,32 @@ namespace divine {
 namespace {
 
 constexpr int kChunkGroups = 16, kChunkOutputs = kChunkGroups * kLanes;
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+size_t chunks_of(int groups) { return size_t(groups + kChunkGroups - 1) / kChunkGroups; }
 
 // The first of the largest values; NaN is never larger, and 0 is the answer where nothing is.
 int largest(const float* v, int n) {
   float lanes[kLanes];
-  std::fill(lanes, lanes + kLanes, kLowest);
+  std::fill(lanes, lanes + kLanes, kMinusInfinity);
   int i = 0;
   for (; i + kLanes <= n; i += kLanes)
     for (int j = 0; j < kLanes; ++j) lanes[j] = v[i + j] > lanes[j] ? v[i + j] : lanes[j];
-  float max = kLowest;
+  float max = kMinusInfinity;
   for (const float x : lanes) max = x > max ? x : max;
   for (; i < n; ++i) max = v[i] > max ? v[i] : max;
-  if (max == kLowest) return 0;
+  if (max == kMinusInfinity) return 0;
   int best = 0;
   while (v[best] != max) ++best;
   return best;
 }
 
 }  // namespace
+
+int Pass::head_groups() const {
+  const Matrix& m = ex_.matrices_[std::get<HeadOp>(ex_.ops_.back()).matrix];
+  return in_->shortlist ? int(in_->shortlist->groups.size()) : m.groups;
+}
 
 void Pass::prepare_head() {
   const auto& op = std::get<HeadOp>(ex_.ops_.back());
@@ -49,7 +57,7 @@ void Pass::prepare_head() {
     for (const int r : *list)
       keep_[size_t(std::lower_bound(head_rows_.begin(), head_rows_.end(), r) -
                    head_rows_.begin())] = 1;
-  const size_t chunks = size_t(ex_.vocabulary_ + kChunkOutputs - 1) / kChunkOutputs;
+  const size_t chunks = chunks_of(head_groups());
   chunk_max_.resize(rows * chunks);
   chunk_sum_.resize(rows * chunks);
   chunk_best_.resize(rows * chunks);
@@ -57,6 +65,7 @@ void Pass::prepare_head() {
     kept_.resize(rows * size_t(ex_.vocabulary_));
   else
     std::vector<float>().swap(kept_);
+  if (in_->shortlist) std::fill(kept_.begin(), kept_.end(), kMinusInfinity);
   for (auto& outputs : outputs_)
     outputs.resize(
         std::max({outputs.size(), rows * kChunkOutputs, size_t(in_->rows) * kPairOutputs}));
@@ -101,31 +110,35 @@ bool Pass::head_inputs(const HeadOp& op, int thread) {
 void Pass::head_chunks(const HeadOp& op, int thread) {
   const Matrix& m = ex_.matrices_[op.matrix];
   const float* bias = op.bias >= 0 ? ex_.vectors_[op.bias].data() : nullptr;
-  const int rows = int(head_rows_.size()), vocabulary = ex_.vocabulary_;
-  const int chunks = (vocabulary + kChunkOutputs - 1) / kChunkOutputs;
+  const int rows = int(head_rows_.size()), vocabulary = ex_.vocabulary_, groups = head_groups();
+  const int chunks = int(chunks_of(groups));
   float* scratch = outputs_[size_t(thread)].data();
   for (int c; (c = take(thread, chunks)) >= 0;) {
-    const int begin = c * kChunkOutputs, count = std::min(kChunkOutputs, vocabulary - begin);
-    for (int g = c * kChunkGroups; g < std::min((c + 1) * kChunkGroups, m.groups); ++g) {
-      const int at = 16 * g - begin;
-      group_times_rows(m, g, head_input_.rows.data(), rows, [&](int r, const float* v) {
-        float* to = scratch + size_t(r) * kChunkOutputs + at;
-        std::memcpy(to, v, kLanes * sizeof(float));
-        for (int i = 0; bias != nullptr && i < std::min(kLanes, count - at); ++i)
-          to[i] = v[i] + bias[kLanes * g + i];
+    const int begin = c * kChunkGroups, end = std::min(begin + kChunkGroups, groups);
+    for (int i = begin; i < end; ++i) {
+      const int first = kLanes * head_group(i), count = std::min(kLanes, vocabulary - first);
+      const uint32_t listed =
+          in_->shortlist ? in_->shortlist->listed[size_t(i)] : (1u << count) - 1;
+      group_times_rows(m, head_group(i), head_input_.rows.data(), rows, [&](int r, const float* v) {
+        float* to = scratch + size_t(r) * kChunkOutputs + (i - begin) * kLanes;
+        for (int j = 0; j < kLanes; ++j) {
+          const float y = bias != nullptr && j < count ? v[j] + bias[first + j] : v[j];
+          to[j] = listed >> j & 1 ? y : kMinusInfinity;
+        }
+        if (keep_[size_t(r)])
+          std::memcpy(kept_.data() + size_t(r) * vocabulary + first, to,
+                      sizeof(float) * size_t(count));
       });
     }
+    const int outputs = (end - begin) * kLanes;
     for (int r = 0; r < rows; ++r) {
       const float* v = scratch + size_t(r) * kChunkOutputs;
-      const int best = largest(v, count);
-      const float max = v[best] == v[best] ? v[best] : kLowest;
+      const int best = largest(v, outputs);
+      const float max = v[best] == v[best] ? v[best] : kMinusInfinity;
       const size_t at = size_t(r) * chunks + c;
-      chunk_best_[at] = begin + best;
+      chunk_best_[at] = kLanes * head_group(begin + best / kLanes) + best % kLanes;
       chunk_max_[at] = max;
-      chunk_sum_[at] = k_.sum_exp(v, count, max);
-      if (keep_[size_t(r)])
-        std::memcpy(kept_.data() + size_t(r) * vocabulary + begin, v,
-                    sizeof(float) * size_t(count));
+      chunk_sum_[at] = k_.sum_exp(v, outputs, max);
     }
   }
 }
@@ -133,7 +146,7 @@ void Pass::head_chunks(const HeadOp& op, int thread) {
 // Puts the chunks together, in order, and selects what each row wants.
 void Pass::finish_head() {
   const int vocabulary = ex_.vocabulary_;
-  const size_t chunks = size_t(vocabulary + kChunkOutputs - 1) / kChunkOutputs;
+  const size_t chunks = chunks_of(head_groups());
   struct Summary {
     int id;
     float logit, log_sum_exp;
@@ -142,7 +155,7 @@ void Pass::finish_head() {
     return size_t(std::lower_bound(head_rows_.begin(), head_rows_.end(), r) - head_rows_.begin());
   };
   const auto summary = [&](size_t i) -> Summary {
-    Summary s{chunk_best_[i * chunks], -std::numeric_limits<float>::infinity(), 0.0f};
+    Summary s{chunk_best_[i * chunks], kMinusInfinity, 0.0f};
     for (size_t c = 0; c < chunks; ++c)
       if (chunk_max_[i * chunks + c] > s.logit)
         s.logit = chunk_max_[i * chunks + c], s.id = chunk_best_[i * chunks + c];
@@ -169,10 +182,14 @@ void Pass::finish_head() {
     const size_t i = index_of(in_->top[j]);
     const float* v = kept_.data() + i * size_t(vocabulary);
     out_->top_log_sum_exp[j] = summary(i).log_sum_exp;
-    ids.resize(size_t(vocabulary));
-    std::iota(ids.begin(), ids.end(), 0);
+    if (in_->shortlist) {
+      ids = in_->shortlist->ids;
+    } else {
+      ids.resize(size_t(vocabulary));
+      std::iota(ids.begin(), ids.end(), 0);
+    }
     const auto value = [&](int id) {  // NaN sorts last; the sum shows it
-      return v[id] == v[id] ? v[id] : -std::numeric_limits<float>::infinity();
+      return v[id] == v[id] ? v[id] : kMinusInfinity;
     };
     std::partial_sort(ids.begin(), ids.begin() + in_->k, ids.end(), [&](int a, int b) {
       return value(a) != value(b) ? value(a) > value(b) : a < b;

@@ -80,8 +80,9 @@ void Pass::place_rows() {
   check_list(in.best, n, "best");
   check_list(in.top, n, "top");
   check_list(in.logits, n, "logits");
-  if (!in.top.empty() && (in.k < 1 || in.k > ex_.vocabulary_))
-    refuse("k must be 1 to " + std::to_string(ex_.vocabulary_));
+  const int choices = in.shortlist ? int(in.shortlist->ids.size()) : ex_.vocabulary_;
+  if (!in.top.empty() && (in.k < 1 || in.k > choices))
+    refuse("k must be 1 to " + std::to_string(choices));
   for (const auto& [tap, rows] : in.taps) {
     if (tap != kFinalTap && (tap < 0 || tap >= ex_.taps_)) refuse("unknown tap");
     check_list(rows, n, "tap");

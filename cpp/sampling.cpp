@@ -9,104 +9,13 @@
 #include <utility>
 
 #include "math.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "sampling_math.h"
 
 namespace divine::sampling {
 namespace {
 
-using f32x4 = float __attribute__((vector_size(16)));
-using u32x4 = std::uint32_t __attribute__((vector_size(16)));
-using f64x2 = double __attribute__((vector_size(16)));
-using u64x2 = std::uint64_t __attribute__((vector_size(16)));
-
 constexpr std::size_t kGroup = 16;  // tokens handled together: four Philox blocks of four words
-constexpr double kLog2E = 0x1.71547652b82fep+0;
-constexpr double kUnit = 0x1p40;     // the weight of the largest logit
-constexpr float kNoWeight = -29.0f;  // a smaller z has weight 0
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// ---- exp and log --------------------------------------------------------------------------------
-
-// round(2^40 exp(z)) for z <= 0; 0 below about -28.4. Taylor to degree 6 on |r| <= ln(2) / 2 is
-// good to 2e-7: as good as float32 arguments deserve.
-inline std::array<u64x2, 2> weights(f32x4 z) {
-  constexpr float magic = 0x1.8p23f;  // adding it rounds to an integer in the low bits
-  constexpr double wide_magic = 0x1p52;
-  const f32x4 floor = f32x4{} - 30.0f;
-  z = z > floor ? z : floor;
-  const f32x4 t = z * 0x1.715476p+0f + magic;
-  const f32x4 k = t - magic;
-  const f32x4 r = (z - k * 0x1.63p-1f) - k * -0x1.bd0106p-13f;  // ln 2 in two parts
-  f32x4 p = r * (1.0f / 720.0f) + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const f32x4 e = (f32x4)((u32x4)p + ((u32x4)t << 23));  // times 2^k
-  const f64x2 low = f64x2{e[0], e[1]} * kUnit + wide_magic;
-  const f64x2 high = f64x2{e[2], e[3]} * kUnit + wide_magic;
-  constexpr auto zero = std::bit_cast<std::uint64_t>(wide_magic);
-  return {(u64x2)low - zero, (u64x2)high - zero};
-}
-
-// ---- noise --------------------------------------------------------------------------------------
-
-constexpr std::uint32_t kPhiloxM0 = 0xD2511F53u, kPhiloxM1 = 0xCD9E8D57u;
-constexpr std::uint32_t kPhiloxW0 = 0x9E3779B9u, kPhiloxW1 = 0xBB67AE85u;
-
-// The 64-bit products of the low halves of both lanes.
-inline u64x2 multiply(u64x2 a, std::uint32_t m) {
-#if defined(__SSE2__)
-  return (u64x2)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(static_cast<long long>(m)));
-#else
-  return (a & 0xffffffffu) * m;
-#endif
-}
-
-// Two Philox blocks, one in each 64-bit lane; the high halves of the words are left with rubbish.
-struct TwoBlocks {
-  u64x2 x0, x1, x2, x3;
-
-  TwoBlocks(const NoiseSource& source, std::uint32_t first, std::uint32_t second)
-      : x0{first, second},
-        x1{source.position, source.position},
-        x2{source.choice, source.choice},
-        x3{0, 0} {}
-
-  void round(std::uint32_t k0, std::uint32_t k1) {
-    const u64x2 product0 = multiply(x0, kPhiloxM0), product1 = multiply(x2, kPhiloxM1);
-    x0 = (product1 >> 32) ^ x1 ^ k0;
-    x1 = product1;
-    x2 = (product0 >> 32) ^ x3 ^ k1;
-    x3 = product0;
-  }
-};
-
-// Words of four consecutive Philox blocks: words[w][lane] belongs to token 4 (block + lane) + w.
-// Two chains of two blocks, because one chain would wait for its own multiplications.
-inline void philox(const NoiseSource& source, std::uint32_t block, std::array<u32x4, 4>& words) {
-  TwoBlocks even(source, block, block + 2), odd(source, block + 1, block + 3);
-  auto k0 = static_cast<std::uint32_t>(source.seed);
-  auto k1 = static_cast<std::uint32_t>(source.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    even.round(k0, k1);
-    odd.round(k0, k1);
-    k0 += kPhiloxW0;
-    k1 += kPhiloxW1;
-  }
-  const auto join = [](u64x2 a, u64x2 b) { return (u32x4)((a & 0xffffffffu) | (b << 32)); };
-  words = {join(even.x0, odd.x0), join(even.x1, odd.x1), join(even.x2, odd.x2),
-           join(even.x3, odd.x3)};
-}
-
-double gumbel_of(std::uint32_t word) {
-  const double u = (static_cast<double>(word) + 0.5) * 0x1p-32;
-  return -natural_log(-natural_log(u));
-}
 
 // ---- order of tokens ----------------------------------------------------------------------------
 
@@ -127,6 +36,16 @@ std::int32_t token_of(Key key) {
 float logit_of(Key key) {
   const auto bits = static_cast<std::uint32_t>(key >> 32);
   return std::bit_cast<float>(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+// The perturbed order; the lower id wins a tie.
+bool better(const TokenScore& a, const TokenScore& b) {
+  return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
+
+double least_z(const Filters& filters) {
+  return filters.min_p > 0.0 ? natural_log(filters.min_p)
+                             : -std::numeric_limits<double>::infinity();
 }
 
 // ---- one row of logits --------------------------------------------------------------------------
@@ -217,6 +136,30 @@ struct Row {
     return total[0] + total[1];
   }
 
+  // Writes the weights of the tokens with key >= smallest and z >= least, which are not 0, to out
+  // [count]; returns their sum.
+  std::uint64_t kept_weights(Key smallest, double least, double* out) const {
+    const auto inverse = static_cast<float>(inverse_temperature);
+    std::uint64_t total = 0;
+    for (std::size_t start = 0; start < count; start += kGroup) {
+      const Group group(logits, count, start);
+      if (rough_z(group.largest()) < kNoWeight) continue;
+      for (std::size_t four = 0; four < kGroup; four += 4) {
+        const auto w = weights((group.lanes[four / 4] - largest) * inverse);
+        for (std::size_t lane = 0; lane < 4; ++lane) {
+          const std::size_t token = start + four + lane;
+          const std::uint64_t mine = w[lane / 2][lane % 2];  // 0 beyond the end
+          if (mine == 0 || z(logits[token]) < least || key_of(logits[token], token) < smallest) {
+            continue;
+          }
+          out[token] = static_cast<double>(mine);
+          total += mine;
+        }
+      }
+    }
+    return total;
+  }
+
   // Keys of the k best tokens, as a heap whose front is the smallest.
   std::vector<Key> best_keys(std::size_t k) const {
     std::vector<Key> heap;
@@ -295,22 +238,44 @@ struct Row {
     return nucleus(std::move(keys), target);
   }
 
-  // The perturbed argmax over tokens with key >= smallest and z >= least.
-  std::int32_t perturbed_argmax(Key smallest, double least, const NoiseSource& source) const {
+  // The k best in the perturbed order of the tokens with key >= smallest and z >= least, as a heap
+  // whose front is the last of them.
+  std::vector<TokenScore> perturbed_best(std::size_t k, Key smallest, double least,
+                                         const NoiseSource& source) const {
     // ln(2) (clz(~word) + 1) bounds the noise from above; the slack covers rounding in log.
     constexpr double inverse_ln2 = kLog2E, slack = 1e-6, most_bits = 33.0;
-    std::size_t winner = best;
-    double score = gumbel(source, static_cast<std::uint32_t>(best));
+    least = std::max(least, std::numeric_limits<double>::lowest());  // never minus infinity
+    std::vector<TokenScore> heap;
+    double worst = -std::numeric_limits<double>::infinity();  // to be beaten once the heap is full
+    const auto add = [&](const TokenScore& entry) {
+      if (heap.size() == k) {
+        if (!better(entry, heap.front())) return;
+        std::pop_heap(heap.begin(), heap.end(), better);
+        heap.pop_back();
+      }
+      heap.push_back(entry);
+      std::push_heap(heap.begin(), heap.end(), better);
+      if (heap.size() == k) worst = heap.front().score;
+    };
+    // The likeliest tokens come first: with good scores to beat, few others need their noise.
+    const std::vector<std::int32_t> likeliest = likeliest_tokens(k);
+    for (const std::int32_t token : likeliest) {
+      const float logit = logits[token];
+      if (z(logit) < least || key_of(logit, static_cast<std::size_t>(token)) < smallest) {
+        continue;
+      }
+      add({token, z(logit) + gumbel(source, static_cast<std::uint32_t>(token))});
+    }
     const double floor = smallest == 0 ? least : std::max(least, z(logit_of(smallest)));
     for (std::size_t start = 0; start < count; start += kGroup) {
       const Group group(logits, count, start);
       const double group_z = z(group.largest());
       if (group_z < floor) continue;
-      const double bits = (score - group_z) * inverse_ln2 - slack;
+      const double bits = (worst - group_z) * inverse_ln2 - slack;
       if (bits > most_bits) continue;
       std::array<u32x4, 4> words;
       philox(source, static_cast<std::uint32_t>(start / 4), words);
-      // A token can win only if the `leading` top bits of its word are all ones.
+      // A token can get in only if the `leading` top bits of its word are all ones.
       const int leading = bits < 1.0 ? 0 : std::min(static_cast<int>(bits), 32);
       const std::uint32_t mask = leading == 0 ? 0u : ~0u << (32 - leading);
       u32x4 may_win = {};
@@ -321,15 +286,22 @@ struct Row {
         const std::uint32_t word = words[token % 4][(token - start) / 4];
         const double token_z = z(logits[token]);
         if ((word & mask) != mask || token_z < least) continue;
+        const auto id = static_cast<std::int32_t>(token);
         if (key_of(logits[token], token) < smallest) continue;
-        const double token_score = token_z + gumbel_of(word);
-        if (token_score > score || (token_score == score && token < winner)) {
-          score = token_score;
-          winner = token;
-        }
+        if (std::binary_search(likeliest.begin(), likeliest.end(), id)) continue;
+        add({id, token_z + gumbel_of(word)});
       }
     }
-    return static_cast<std::int32_t>(winner);
+    return heap;
+  }
+
+  // Ids of the k largest logits, ascending.
+  std::vector<std::int32_t> likeliest_tokens(std::size_t k) const {
+    if (k == 1) return {static_cast<std::int32_t>(best)};
+    std::vector<std::int32_t> tokens;
+    for (const Key key : best_keys(k)) tokens.push_back(token_of(key));
+    std::sort(tokens.begin(), tokens.end());
+    return tokens;
   }
 };
 
@@ -347,9 +319,42 @@ std::int32_t sample(const float* logits, std::size_t count, const Filters& filte
   Row row(logits, count, greedy ? 1.0 : 1.0 / filters.temperature);
   if (!row.scan()) return kNotFinite;
   if (greedy) return static_cast<std::int32_t>(row.best);
-  const double least =
-      filters.min_p > 0.0 ? natural_log(filters.min_p) : -std::numeric_limits<double>::infinity();
-  return row.perturbed_argmax(row.smallest_kept(filters), least, source);
+  const auto winner = row.perturbed_best(1, row.smallest_kept(filters), least_z(filters), source);
+  return winner.front().token;
+}
+
+std::vector<TokenScore> rank(const float* logits, std::size_t count, const Filters& filters,
+                             const NoiseSource& source, std::size_t k) {
+  const bool greedy = filters.temperature == 0.0;
+  Row row(logits, count, greedy ? 1.0 : 1.0 / filters.temperature);
+  if (!row.scan()) return {};
+  k = std::min(k, count);
+  if (!greedy) {
+    auto out = row.perturbed_best(k, row.smallest_kept(filters), least_z(filters), source);
+    std::sort(out.begin(), out.end(), better);
+    return out;
+  }
+  std::vector<TokenScore> out;
+  std::vector<Key> keys = row.best_keys(k);
+  std::sort(keys.begin(), keys.end(), std::greater<>());
+  for (const Key key : keys) {
+    if (logit_of(key) != kMinusInfinity) out.push_back({token_of(key), row.z(logit_of(key))});
+  }
+  return out;
+}
+
+bool distribution(const float* logits, std::size_t count, const Filters& filters, double* out) {
+  const bool greedy = filters.temperature == 0.0;
+  Row row(logits, count, greedy ? 1.0 : 1.0 / filters.temperature);
+  if (!row.scan()) return false;
+  std::fill(out, out + count, 0.0);
+  if (greedy) {
+    out[row.best] = 1.0;
+    return true;
+  }
+  const std::uint64_t total = row.kept_weights(row.smallest_kept(filters), least_z(filters), out);
+  for (std::size_t token = 0; token < count; ++token) out[token] /= static_cast<double>(total);
+  return true;
 }
 
 std::vector<TokenLogprob> log_probabilities(const float* logits, std::size_t count,

@@ -30,6 +30,11 @@ struct TokenLogprob {
   double logprob;
 };
 
+struct TokenScore {
+  std::int32_t token;
+  double score;
+};
+
 constexpr std::int32_t kNotFinite = -1;  // NaN or +infinity among the logits, or nothing finite
 
 // Gumbel noise of one token: -log(-log(u)), u = (word + 1/2) / 2^32, where word is number token % 4
@@ -42,6 +47,17 @@ double gumbel(const NoiseSource& source, std::uint32_t token);
 // integers in units of 2^-40 of the largest, so that no order of summation can matter.
 std::int32_t sample(const float* logits, std::size_t count, const Filters& filters,
                     const NoiseSource& source);
+
+// The k best of the tokens among which sample() chooses, in its order, its choice first; fewer if
+// fewer have a finite logit. A score is (logit - largest logit) / temperature + gumbel, or at
+// temperature 0 logit - largest logit. Empty if the logits are not finite (as for kNotFinite).
+std::vector<TokenScore> rank(const float* logits, std::size_t count, const Filters& filters,
+                             const NoiseSource& source, std::size_t k);
+
+// The probabilities with which sample() chooses, over all noise, to out [count]: in units of 2^-40
+// of the largest, so 0 where filtered and where smaller than that. False if the logits are not
+// finite.
+bool distribution(const float* logits, std::size_t count, const Filters& filters, double* out);
 
 // Log-softmax at temperature 1: of `chosen`, then of the `top` most probable tokens (descending,
 // lowest id first on ties). Empty if the logits are not finite (as for kNotFinite).

@@ -111,7 +111,7 @@ nb::object run(Executor& ex, const nb::list& states, const nb::object& token_arr
                const nb::object& parent_array, const nb::object& sequence_array,
                const nb::object& vector_array, const nb::object& flag_array, std::vector<int> best,
                std::vector<int> top, int k, std::vector<int> logits, Taps taps,
-               const std::optional<nb::tuple>& empty) {
+               const Shortlist* shortlist, const std::optional<nb::tuple>& empty) {
   PassInput in;
   const Lent<int32_t> tokens(token_array, 1), parents(parent_array, 1),
       sequences(sequence_array, 1);
@@ -148,6 +148,9 @@ nb::object run(Executor& ex, const nb::list& states, const nb::object& token_arr
   if (in.best.size() > rows || in.top.size() > rows || in.logits.size() > rows)
     throw std::invalid_argument("too many rows");
   in.taps = std::move(taps);
+  if (shortlist != nullptr && shortlist->vocabulary != ex.vocabulary())
+    throw std::invalid_argument("a shortlist was made for another vocabulary");
+  in.shortlist = shortlist;
 
   if (empty && empty->size() != 8) throw std::invalid_argument("empty must have eight entries");
 
@@ -214,6 +217,19 @@ void bind_executor(nb::module_& m) {
             return nb::bytes(bytes.data(), bytes.size());
           },
           "position"_a, "The keys and values of one committed position (tests).");
+
+  nb::class_<Shortlist>(m, "Shortlist", "Tokens to which the head of a pass is restricted.")
+      .def(
+          "__init__",
+          [](Shortlist* self, const Ints& ids, int vocabulary) {
+            check_aligned(ids);
+            new (self) Shortlist(ids.data(), ids.size(), vocabulary);
+          },
+          "ids"_a.noconvert(), "vocabulary"_a)
+      .def("__len__", [](const Shortlist& s) { return s.ids.size(); })
+      .def_prop_ro(
+          "groups", [](const Shortlist& s) { return s.groups.size(); },
+          "Groups of 16 outputs that a pass computes for it.");
 
   nb::class_<Executor>(m, "Executor", "A program with its weights; see backends/cpu/backend.py.")
       .def(
@@ -316,13 +332,13 @@ void bind_executor(nb::module_& m) {
           "capacity"_a, "kv_type"_a)
       .def("run", &run, "states"_a, "tokens"_a, "parents"_a, "sequences"_a, "vectors"_a.none(),
            "takes_vector"_a.none(), "best"_a, "top"_a, "k"_a, "logits"_a, "taps"_a,
-           "empty"_a = nb::none(),
+           "shortlist"_a.none() = nb::none(), "empty"_a = nb::none(),
            nb::sig("def run(self, states: list[State], tokens: object, parents: object, sequences: "
                    "object, vectors: object | None, takes_vector: object | None, best: "
                    "collections.abc.Sequence[int], top: collections.abc.Sequence[int], k: int, "
                    "logits: collections.abc.Sequence[int], taps: list[tuple[int, "
-                   "collections.abc.Sequence[int]]], empty: tuple[object, ...] | None = None) "
-                   "-> tuple[typing.Any, ...] | None"))
+                   "collections.abc.Sequence[int]]], shortlist: Shortlist | None = None, "
+                   "empty: tuple[object, ...] | None = None) -> tuple[typing.Any, ...] | None"))
       .def("cancel", &Executor::cancel)
       .def_prop_ro("level", [](const Executor& ex) { return ex.kernels().name; })
       .def_prop_ro("threads", &Executor::threads)

@@ -67,6 +67,7 @@ rows_lists = st.one_of(
 texts = st.one_of(
     st.sampled_from([*_native.formats(), "f16", "q8_0", "scalar", "", "Q9_K", "\0", "é" * 99]), junk
 )
+id_lists = st.sets(st.integers(-1, 40)).map(lambda ids: np.array(sorted(ids), np.int32))
 few_threads = st.sampled_from([-1, 0, 1, 1, 2, 257, 2**31 - 1, 2**40])
 
 
@@ -135,6 +136,8 @@ def sampling(
 ) -> None:
     k, seed, choice, position, chosen, top = numbers
     attempt("sample", _native.sample, logits, temperature, k, top_p, min_p, seed, choice, position)
+    attempt("rank", _native.rank, logits, temperature, k, top_p, min_p, seed, choice, position, top)
+    attempt("distribution", _native.distribution, logits, temperature, k, top_p, min_p)
     attempt("gumbel", _native.gumbel, seed, choice, position, tokens)
     attempt("log_probabilities", _native.log_probabilities, logits, chosen, top)
 
@@ -251,12 +254,12 @@ def adding(
     sequences=odd_arrays(np.int32, st.integers(0, 6)), best=rows_lists, top=rows_lists, k=ints,
     logits=rows_lists, taps=st.one_of(st.lists(st.tuples(ints, rows_lists), max_size=3), junk),
     vectors=odd_arrays(np.float32, st.sampled_from([0, 32, 96])),
-    takes=odd_arrays(np.uint8, st.integers(0, 6)),
+    takes=odd_arrays(np.uint8, st.integers(0, 6)), ids=st.one_of(id_lists, odd_arrays(np.int32)),
     right=st.integers(0, 255), commit=rows_lists, number=ints,
 )  # fmt: skip
 def running(
     tokens: Any, parents: Any, sequences: Any, best: Any, top: Any, k: Any, logits: Any, taps: Any,
-    vectors: Any, takes: Any, right: int, commit: Any, number: Any,
+    vectors: Any, takes: Any, ids: Any, right: int, commit: Any, number: Any,
 ) -> None:  # fmt: skip
     """run() with some arguments right (the bits of `right`) and the others anything."""
     states: Any = [EXECUTOR.new_state(6, "f16"), EXECUTOR.new_state(6, "q8_0")]
@@ -276,9 +279,11 @@ def running(
         vectors, takes = vectors.reshape(3, 32), np.array([1, 0, 1], np.uint8)
     if not right & 128:
         states = [states[0], states[0], states, None, EXECUTOR, 3][: number % 6 if number else 0]
+    size = 40 if right & 1 else number
+    shortlist = attempt("Shortlist", _native.Shortlist, ids, size)
     attempt(
         "run", EXECUTOR.run, states, tokens, parents, sequences, vectors, takes, best, top, k,
-        logits, taps,
+        logits, taps, shortlist if right & 2 else ids,
     )  # fmt: skip
     for state in states:
         if isinstance(state, _native.State):
@@ -294,7 +299,7 @@ def running(
 @given(value=junk)
 def objects(value: Any) -> None:
     """Objects that were never made, and methods on the wrong ones."""
-    for kind in (_native.State, _native.Executor):
+    for kind in (_native.State, _native.Executor, _native.Shortlist):
         attempt("new", kind)
         bare = attempt("__new__", kind.__new__, kind)
         for name in ("length", "capacity", "level", "threads", "cancel", "fork", "poison"):
@@ -303,6 +308,9 @@ def objects(value: Any) -> None:
         attempt("run", _native.Executor.run, value, [], value, value, value)
         attempt("fork", _native.State.fork, value)
         attempt("commit", _native.State.commit, bare, [])
+        one = np.zeros(1, np.int32)
+        arguments = ([EXECUTOR.new_state(4, "f16")], one, one - 1, one, None, None, [0], [], 0, [])
+        attempt("run", EXECUTOR.run, *arguments, [], bare)
 
 
 @fuzz

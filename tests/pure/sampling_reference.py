@@ -81,6 +81,26 @@ def sample(logits, temperature, top_k, top_p, min_p, seed, choice, position):
         return -1
     if temperature == 0:
         return int(np.argmax(logits))
-    z = candidates(logits, temperature, top_k, top_p, min_p)
-    scores = {i: value + gumbel(seed, choice, position, i) for i, value in z.items()}
-    return min(scores, key=lambda i: (-scores[i], i))
+    return rank(logits, temperature, top_k, top_p, min_p, seed, choice, position, 1)[0][0]
+
+
+def rank(logits, temperature, top_k, top_p, min_p, seed, choice, position, k):
+    """The k best tokens with their scores, in the order in which sample() would take them."""
+    if temperature == 0:
+        z = candidates(logits, 1.0, k, 1.0, 0.0)
+        scores = z
+    else:
+        z = candidates(logits, temperature, top_k, top_p, min_p)
+        scores = {i: value + gumbel(seed, choice, position, i) for i, value in z.items()}
+    order = sorted(scores, key=lambda i: (-scores[i], i))
+    return [(i, scores[i]) for i in order[:k]]
+
+
+def distribution(logits, temperature, top_k, top_p, min_p):
+    """The probability of each token, as integers over their sum."""
+    if temperature == 0:
+        return [float(i == int(np.argmax(logits))) for i in range(len(logits))]
+    kept = candidates(logits, temperature, top_k, top_p, min_p)
+    weight = weights(logits, float(np.max(logits)), 1.0 / temperature)
+    total = sum(weight[i] for i in kept)
+    return [weight[i] / total if i in kept else 0.0 for i in range(len(logits))]

@@ -51,3 +51,12 @@ def test_finish_leaves_a_fresh_decoder() -> None:
     assert decoder.finish() == "\ufffd"
     assert decoder.push(1) == "a"
     assert decoder.finish() == ""
+
+
+def test_an_incomplete_character_is_told() -> None:
+    decoder = IncrementalDecoder([b"\xc3", b"\xa9", b"a\xc3"].__getitem__)
+    seen = [decoder.complete]
+    for id_ in (0, 1, 2, 1):
+        decoder.push(id_)
+        seen.append(decoder.complete)
+    assert seen == [True, False, True, False, True]

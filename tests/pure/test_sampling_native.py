@@ -100,6 +100,53 @@ def test_large_rows_equal_the_specification(temperature, top_k, top_p, min_p):
         assert _native.sample(*arguments) == reference.sample(*arguments)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    row=logit_rows,
+    temperature=st.sampled_from([0.0, 1e-6, 0.3, 0.8, 1.0, 2.5, 100.0]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 5, 40, 10**9]),
+    top_p=st.sampled_from([0.0, 0.1, 0.5, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    position=st.integers(0, 5000),
+    k=st.sampled_from([1, 2, 3, 8, 100]),
+)
+def test_ranks_and_probabilities_equal_the_specification(
+    row, temperature, top_k, top_p, min_p, position, k
+):
+    logits = np.array(row, dtype=np.float32)
+    filters = (logits, temperature, top_k, top_p, min_p)
+    ranked = _native.rank(*filters, 7, 3, position, k)
+    probabilities = _native.distribution(*filters)
+    chosen = _native.sample(*filters, 7, 3, position)
+    if chosen < 0:
+        assert (ranked, probabilities) == ([], None)
+        return
+    assert ranked == reference.rank(*filters, 7, 3, position, k)
+    assert ranked[0][0] == chosen
+    assert probabilities.tolist() == reference.distribution(*filters)
+
+
+def test_ranks_of_large_rows_equal_the_specification():
+    rng = np.random.default_rng(6)
+    logits = (rng.standard_normal(5003) * 4).astype(np.float32)
+    logits[rng.integers(0, 5003, 900)] = -np.inf
+    for settings_ in [(1, 0, 1, 0), (0.8, 40, 0.95, 0.05), (2, 0, 0.99, 0), (0, 0, 1, 0)]:
+        for k in (1, 4, 64, 5003):
+            arguments = (logits, *settings_, 2**40 + 9, 0, 5, k)
+            assert _native.rank(*arguments) == reference.rank(*arguments)
+
+
+def test_probabilities_are_the_softmax_of_what_is_kept():
+    logits = (np.random.default_rng(2).standard_normal(1003) * 5).astype(np.float32)
+    for temperature in (0.7, 1.0, 3.0):
+        exact = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
+        found = _native.distribution(logits, temperature, 0, 1.0, 0.0)
+        assert np.abs(found - exact / exact.sum()).max() < 1e-6
+        kept = _native.distribution(logits, temperature, 7, 1.0, 0.0)
+        assert (np.flatnonzero(kept) == np.sort(np.argsort(-logits)[:7])).all()
+        assert kept.sum() == pytest.approx(1, abs=1e-12)
+
+
 def test_what_is_kept_is_drawn_with_its_probability():
     logits = np.log(np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04], dtype=np.float32))
     draws = 20_000
@@ -144,6 +191,8 @@ def test_nan_and_infinity_are_reported(temperature, where, bad):
     logits = np.zeros(37, dtype=np.float32)
     logits[where] = bad
     assert _native.sample(logits, temperature, 0, 1, 0, 0, 0, 0) == -1
+    assert _native.rank(logits, temperature, 0, 1, 0, 0, 0, 0, 3) == []
+    assert _native.distribution(logits, temperature, 0, 1, 0) is None
     assert _native.log_probabilities(logits, 1, 2) == []
 
 
@@ -181,6 +230,16 @@ def test_wrong_arguments_are_refused():
     for top_p, min_p in ((math.nan, 0), (-1, 0), (1, -1), (1, 2), (1, math.nan)):
         with pytest.raises(ValueError, match="top_p"):
             _native.sample(row, 1.0, 0, top_p, min_p, 0, 0, 0)
+        with pytest.raises(ValueError, match="top_p"):
+            _native.rank(row, 1.0, 0, top_p, min_p, 0, 0, 0, 1)
+        with pytest.raises(ValueError, match="top_p"):
+            _native.distribution(row, 1.0, 0, top_p, min_p)
+    with pytest.raises(ValueError, match="k must"):
+        _native.rank(row, *neutral, 0)
+    with pytest.raises(TypeError):
+        _native.rank(row[::2], *neutral, 1)
+    with pytest.raises(TypeError):
+        _native.distribution(row.astype(np.float64), 1.0, 0, 1.0, 0.0)
     for chosen in (-1, 8):
         with pytest.raises(ValueError, match="chosen"):
             _native.log_probabilities(row, chosen, 0)

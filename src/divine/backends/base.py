@@ -62,6 +62,17 @@ class Rows:
         return Rows(ids, _PARENTS[:n], np.full(n, sequence, np.int32) if sequence else _ZEROS[:n])
 
 
+class Shortlist(Protocol):
+    """The tokens to which a pass's head is restricted; made by Executable.new_shortlist().
+
+    Never changes, and may be used for any number of passes of that executable.
+    """
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """The token ids, ascending."""
+
+
 @dataclass(frozen=True)
 class Want:
     """What a pass returns; each field lists rows in ascending order.
@@ -70,12 +81,17 @@ class Want:
     top     (rows, k): the k largest logits with their ids, descending, lowest id first on ties
     logits  the whole row of logits
     taps    name -> rows: hidden states of a named Tap of the program
+
+    With a shortlist, best, top and log-sum-exp are those among its tokens only, and the logits of
+    all others are -infinity; a listed token's logit has the same bits as without. The backend reads
+    no more of the output matrix than it needs.
     """
 
     best: Sequence[int] = ()
     top: tuple[Sequence[int], int] = ((), 0)
     logits: Sequence[int] = ()
     taps: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shortlist: Shortlist | None = None
 
 
 @dataclass(frozen=True)
@@ -139,9 +155,17 @@ class Executable(Protocol):
     dim: int
     max_rows: int  # the most rows one pass may have
     tap_names: tuple[str, ...]
+    threads: int
+    level: str  # the instruction set, or another word for what computes
 
     def new_state(self, capacity: int, kv_type: KvType = "f16") -> State:
         """An empty state for one sequence."""
+
+    def new_shortlist(self, ids: NDArray[np.int32]) -> Shortlist:
+        """A draft vocabulary for Want: ids int32 [n] ascend within the vocabulary.
+
+        Raises ValueError for ids that do not, and for none.
+        """
 
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
         """One pass. Raises ValueError for ill-formed rows, Cancelled after cancel().

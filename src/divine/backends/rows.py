@@ -59,6 +59,21 @@ def row_positions(rows: Rows, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
     return positions
 
 
+def check_shortlist(ids: NDArray[np.int32], vocabulary: int) -> None:
+    """Raise ValueError unless ids int32 [n] ascend within 0 to vocabulary - 1, at least one."""
+    if not _array("a shortlist", ids, np.int32, (None,))[0]:
+        raise ValueError("a shortlist is empty; it needs a token")
+    wrong = np.diff(ids, prepend=np.int32(-1)) <= 0
+    wrong |= (ids < 0) | (ids >= vocabulary)
+    if wrong.any():
+        index = int(np.flatnonzero(wrong)[0])
+        previous = ids[index - 1] if index else -1
+        raise ValueError(
+            f"a shortlist has token {ids[index]} after {previous}; tokens ascend within 0 to "
+            f"{vocabulary - 1}"
+        )
+
+
 def require_finite(
     values: NDArray[np.float32], chosen: Sequence[int], positions: NDArray[np.int32]
 ) -> None:
@@ -127,8 +142,9 @@ def _check_want(want: Want, count: int, executable: Executable) -> None:
     _check_chosen("logits", want.logits, count)
     chosen, k = want.top
     _check_chosen("top", chosen, count)
-    if len(chosen) and not 1 <= k <= executable.vocabulary:
-        raise ValueError(f"top asks for {k} tokens; 1 to {executable.vocabulary} are allowed")
+    choices = executable.vocabulary if want.shortlist is None else len(want.shortlist.ids)
+    if len(chosen) and not 1 <= k <= choices:
+        raise ValueError(f"top asks for {k} tokens; 1 to {choices} are allowed")
     for name, chosen in want.taps.items():
         if name not in executable.tap_names:
             known = ", ".join(executable.tap_names)

@@ -18,7 +18,7 @@ from collections.abc import Sequence as SequenceOf
 
 from divine.backends.base import Cancelled, Executable, KvType, PassResult, Want
 from divine.engine.passes import LONG_ROWS, PassRunner, walk
-from divine.engine.prefixes import Prefixes
+from divine.backends.prefixes import Prefixes
 from divine.engine.scheduler import Scheduler, Slice
 from divine.engine.sequence import Decoder, Request, Sequence
 from divine.errors import CapacityError, DivineError, NumericError, UsageError

@@ -3,16 +3,19 @@
 from divine.sampling.params import SamplingParams, check_integer, check_number
 from divine.sampling.processors import LogitBias, LogitProcessor, Penalties
 from divine.sampling.sampler import Histories, Sampler, TokenLogprob, log_probabilities
+from divine.sampling.streams import Purpose, stream
 
 __all__ = [
     "Histories",
     "LogitBias",
     "LogitProcessor",
     "Penalties",
+    "Purpose",
     "Sampler",
     "SamplingParams",
     "TokenLogprob",
     "check_integer",
     "check_number",
     "log_probabilities",
+    "stream",
 ]

@@ -2,7 +2,7 @@
 
 A Sampler holds a sequence's parameters, seed and processors. Its choice at a position depends on
 the logits, the history and (seed, choice index, position) only: never on what else runs, nor on
-how the token was proposed. Drafters will ask the same Sampler with their own histories.
+how the token was proposed. Drafters ask the same Sampler, with their own logits and histories.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Sampler:
         """Raises UsageError for a logit_bias outside the vocabulary."""
         self.params = params
         self.seed = secrets.randbits(32) if params.seed is None else params.seed
+        self.choice = choice
+        self.vocabulary = vocabulary
         self._processors = processors_of(params, vocabulary)
         self._settings = (
             params.temperature,
@@ -74,14 +76,47 @@ class Sampler:
 
         Raises NumericError if a logit is NaN or +infinity, or none is finite.
         """
-        if self._processors:
-            logits = logits.copy()
-            for processor, state in zip(self._processors, histories, strict=True):
-                processor.apply(state, logits)
-        token: int = _native.sample(logits, *self._settings, position)
+        token: int = _native.sample(self._processed(histories, logits), *self._settings, position)
         if token < 0:
             raise _not_finite(position)
         return token
+
+    def rank(
+        self, histories: Histories, logits: NDArray[np.float32], position: int, k: int
+    ) -> list[tuple[int, float]]:
+        """The k tokens that choose() would take first, with their scores; its choice is the first.
+
+        A score is the processed logit relative to the largest, over the temperature, plus the
+        noise; greedy: the processed logit relative to the largest. Fewer than k if fewer are kept.
+        Raises NumericError as choose() does.
+        """
+        row = self._processed(histories, logits)
+        ranked = _native.rank(row, *self._settings, position, k)
+        if not ranked:
+            raise _not_finite(position)
+        return ranked
+
+    def distribution(
+        self, histories: Histories, logits: NDArray[np.float32], position: int
+    ) -> NDArray[np.float64]:
+        """The probabilities float64 [vocabulary] with which choose() takes each token, over all
+        seeds: after processors, temperature and filters; exactly 0 where filtered.
+
+        Probabilities below 2**-41 of the largest are 0 too. Raises NumericError as choose() does.
+        """
+        row = self._processed(histories, logits)
+        probabilities = _native.distribution(row, *self._settings[:4])
+        if probabilities is None:
+            raise _not_finite(position)
+        return probabilities
+
+    def _processed(self, histories: Histories, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not self._processors:
+            return logits
+        logits = logits.copy()
+        for processor, state in zip(self._processors, histories, strict=True):
+            processor.apply(state, logits)
+        return logits
 
 
 def log_probabilities(

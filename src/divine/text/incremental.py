@@ -27,6 +27,11 @@ class IncrementalDecoder:
             self._drop_space = False
         return self._utf8.decode(data)
 
+    @property
+    def complete(self) -> bool:
+        """No character is half read."""
+        return not self._utf8.getstate()[0]
+
     def finish(self) -> str:
         """U+FFFD if a character was left incomplete, else ""."""
         text = self._utf8.decode(b"", final=True)

@@ -31,6 +31,11 @@ class SpecialSplitter:
         """The token texts."""
         return self._ids
 
+    @property
+    def ids(self) -> Iterable[int]:
+        """The tokens."""
+        return self._ids.values()
+
     def split(self, text: str) -> Iterator[str | int]:
         """The pieces of text (never empty) and the ids of the tokens between them, in order."""
         done = 0

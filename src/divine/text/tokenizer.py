@@ -94,6 +94,27 @@ class Tokenizer:
         kind = self._vocabulary.types[id_]
         return kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
+    def shared_ids(self, other: Tokenizer) -> int | None:
+        """How many ids, from 0 on, mean the same token in both; None if the vocabularies differ.
+
+        They may differ in length by tokens that are no part of a text, and in how unused ids are
+        called. Types are not compared: files disagree about them for the same model family.
+        """
+        mine, theirs = self._vocabulary, other._vocabulary
+        shared = min(len(mine), len(theirs))
+        longer = self if len(mine) > shared else other
+        if not all(longer.is_special(id_) for id_ in range(shared, longer.vocabulary)):
+            return None
+        if mine.texts[:shared] == theirs.texts[:shared]:
+            return shared
+        unused = TokenType.UNUSED
+        for id_ in range(shared):
+            if mine.texts[id_] != theirs.texts[id_] and not (
+                mine.types[id_] == unused or theirs.types[id_] == unused
+            ):
+                return None
+        return shared
+
     def encode(
         self,
         text: str,

@@ -1,4 +1,4 @@
-"""Divine's native core: CPU levels, executor, sampling."""
+"""Divine's native core: CPU levels, executor, sampling, merging."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -64,6 +64,17 @@ class State:
     def bytes_at(self, position: int) -> bytes:
         """The keys and values of one committed position (tests)."""
 
+class Shortlist:
+    """Tokens to which the head of a pass is restricted."""
+
+    def __init__(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vocabulary: int) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def groups(self) -> int:
+        """Groups of 16 outputs that a pass computes for it."""
+
 class Executor:
     """A program with its weights; see backends/cpu/backend.py."""
 
@@ -96,7 +107,7 @@ class Executor:
 
     def new_state(self, capacity: int, kv_type: str) -> State: ...
 
-    def run(self, states: list[State], tokens: object, parents: object, sequences: object, vectors: object | None, takes_vector: object | None, best: Sequence[int], top: Sequence[int], k: int, logits: Sequence[int], taps: list[tuple[int, Sequence[int]]], empty: tuple[object, ...] | None = None) -> tuple[Any, ...] | None: ...
+    def run(self, states: list[State], tokens: object, parents: object, sequences: object, vectors: object | None, takes_vector: object | None, best: Sequence[int], top: Sequence[int], k: int, logits: Sequence[int], taps: list[tuple[int, Sequence[int]]], shortlist: Shortlist | None = None, empty: tuple[object, ...] | None = None) -> tuple[Any, ...] | None: ...
 
     def cancel(self) -> None: ...
 
@@ -123,6 +134,18 @@ def sample(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='
     Choose a token from float32 logits [vocabulary]: top-k, top-p, min-p, then the argmax of
     logit / temperature plus the noise of (seed, choice, position). -1 if a logit is NaN or
     +infinity, or none is finite.
+    """
+
+def rank(logits: object, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, choice: int, position: int, k: int) -> list[tuple[int, float]]:
+    """
+    [(token, score)] of the k best tokens in the order in which sample() would choose them;
+    empty where it returns -1.
+    """
+
+def distribution(logits: object, temperature: float, top_k: int, top_p: float, min_p: float) -> NDArray[numpy.float64] | None:
+    """
+    The probabilities with which sample() chooses, float64 [vocabulary]; None where it
+    returns -1.
     """
 
 def gumbel(seed: int, choice: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:

@@ -25,7 +25,7 @@ from divine.backends.base import (
     WeightSource,
 )
 from divine.backends.cpu import _native
-from divine.backends.rows import require_finite, row_positions
+from divine.backends.rows import check_shortlist, require_finite, row_positions
 from divine.blocks import dequantize
 from divine.errors import CapacityError, UnsupportedError, UsageError
 from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Program, Rope, Tap
@@ -82,6 +82,14 @@ class CpuState:
         self._native = None
 
 
+class CpuShortlist:
+    """Tokens and the groups of 16 outputs that hold them; see backends.base.Shortlist."""
+
+    def __init__(self, ids: NDArray[np.int32], vocabulary: int) -> None:
+        self.native = _native.Shortlist(ids, vocabulary)
+        self.ids = ids.copy()
+
+
 class CpuExecutable:
     """A program in the native executor; see backends.base.Executable."""
 
@@ -113,6 +121,11 @@ class CpuExecutable:
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
 
+    def new_shortlist(self, ids: NDArray[np.int32]) -> CpuShortlist:
+        """A draft vocabulary; raises ValueError for ids that do not ascend."""
+        check_shortlist(ids, self.vocabulary)
+        return CpuShortlist(np.require(ids, np.int32, ["C", "A"]), self.vocabulary)
+
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
         """One pass; raises ValueError, CapacityError, Cancelled or NumericError (see the base)."""
         native_states = [state.native for state in states if isinstance(state, CpuState)]
@@ -121,6 +134,9 @@ class CpuExecutable:
         for name in want.taps:
             if name not in self._taps:
                 raise ValueError(f"unknown tap {name!r}; known are {', '.join(self.tap_names)}")
+        shortlist = want.shortlist
+        if shortlist is not None and not isinstance(shortlist, CpuShortlist):
+            raise ValueError("the shortlist must come from this backend")
         top_rows, k = want.top
         vectors, flags = rows.vectors, rows.takes_vector
         try:
@@ -136,6 +152,7 @@ class CpuExecutable:
                 k if top_rows else 0,
                 want.logits,
                 [(self._taps[name], chosen) for name, chosen in want.taps.items()],
+                None if shortlist is None else shortlist.native,
                 self._empty,
             )
         except OverflowError as error:
@@ -171,7 +188,11 @@ def _require_finite(states: Sequence[State], rows: Rows, want: Want, result: Pas
     sums: list[tuple[NDArray[np.float32], Sequence[int]]] = [
         (result.log_sum_exp, want.best),
         (result.top_log_sum_exp, want.top[0]),
-        (result.logits, want.logits),
+        # What is not in a shortlist is -infinity.
+        (
+            result.logits if want.shortlist is None else result.logits[:, want.shortlist.ids],
+            want.logits,
+        ),
         *((result.taps[name], chosen) for name, chosen in want.taps.items()),
     ]
     for values, chosen in sums:

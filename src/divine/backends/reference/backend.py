@@ -37,7 +37,7 @@ from divine.backends.reference.arithmetic import (
     round_to_cache,
 )
 from divine.backends.reference.state import Pending, ReferenceState
-from divine.backends.rows import check_pass, require_finite
+from divine.backends.rows import check_pass, check_shortlist, require_finite
 from divine.blocks import dequantize
 from divine.errors import CapacityError, UnsupportedError
 from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Op, Program, Tap
@@ -84,6 +84,15 @@ def _load(program: Program, weights: WeightSource) -> dict[str, Floats]:
     return loaded
 
 
+class ReferenceShortlist:
+    """Tokens of one vocabulary; see backends.base.Shortlist."""
+
+    def __init__(self, ids: NDArray[np.int32], vocabulary: int) -> None:
+        check_shortlist(ids, vocabulary)
+        self.ids = ids.copy()
+        self.vocabulary = vocabulary
+
+
 class ReferenceExecutable:
     """A program with its weights in float32."""
 
@@ -95,6 +104,7 @@ class ReferenceExecutable:
         self.dim = program.dim
         self.max_rows = MAX_ROWS
         self.tap_names = program.tap_names
+        self.threads, self.level = 1, "numpy"
         self._attentions = sorted(
             (op for op in program.ops if isinstance(op, Attention)), key=lambda op: op.layer
         )
@@ -116,6 +126,10 @@ class ReferenceExecutable:
         widths = [op.kv_heads * op.head_dim for op in self._attentions]
         return ReferenceState(self, widths, capacity, kv_type)
 
+    def new_shortlist(self, ids: NDArray[np.int32]) -> ReferenceShortlist:
+        """A draft vocabulary; raises ValueError for ids that do not ascend."""
+        return ReferenceShortlist(ids, self.vocabulary)
+
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
         """One pass; raises ValueError, NumericError or Cancelled, then the states are unchanged."""
         with self._running, np.errstate(all="ignore"), self._hearing_cancel():
@@ -125,6 +139,11 @@ class ReferenceExecutable:
             if len(mine) != len(states):
                 raise ValueError("a state given to a pass belongs to another executable")
             positions = check_pass(self, states, rows, want)
+            if want.shortlist is not None and (
+                not isinstance(want.shortlist, ReferenceShortlist)
+                or want.shortlist.vocabulary != self.vocabulary
+            ):
+                raise ValueError("the shortlist given to a pass belongs to another vocabulary")
             return _Pass(self, mine, rows, want, positions).run()
 
     @contextlib.contextmanager
@@ -269,7 +288,14 @@ class _Pass:
         chosen = sorted({*self.want.best, *self.want.top[0], *self.want.logits})
         self.headed = {row: line for line, row in enumerate(chosen)}
         self.logits = self.product(op.weight, x[chosen], op.bias)
-        require_finite(self.logits, chosen, self.positions)
+        if self.want.shortlist is None:
+            require_finite(self.logits, chosen, self.positions)
+            return
+        ids = self.want.shortlist.ids
+        listed = self.logits[:, ids]
+        require_finite(listed, chosen, self.positions)
+        self.logits = np.full_like(self.logits, -np.inf)
+        self.logits[:, ids] = listed
 
     def normed(self, x: Floats, norm: Norm | None) -> Floats:
         return x if norm is None else rms_norm(x, self.weights[norm.weight], norm.eps)
