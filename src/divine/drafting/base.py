@@ -89,7 +89,29 @@ class Drafter(Protocol):
     taps: tuple[str, ...]  # hidden states that observe() must be given; () for none
 
     def begin(self, task: DraftTask) -> DraftSession:
-        """A session for one sequence; called when its prompt has been read."""
+        """A session for one sequence; called before its prompt is read."""
+
+    def cancel(self) -> None:
+        """Cut short what a session is proposing, from any thread; its tree is empty then."""
+
+    def forget(self) -> None:
+        """Drop what is kept for sequences to come."""
 
     def close(self) -> None:
         """Free what the drafter holds."""
+
+
+class FreeDrafter:
+    """What drafters have in common that take microseconds and hold nothing."""
+
+    free = True
+    taps: tuple[str, ...] = ()
+
+    def cancel(self) -> None:
+        """Nothing takes long."""
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held."""
