@@ -57,6 +57,10 @@ class DraftTree:
                 return index
         return None
 
+    def children(self, node: int) -> list[int]:
+        """The children of `node` (or ROOT), in order."""
+        return [i for i in range(node + 1, len(self.parents)) if self.parents[i] == node]
+
     def depths(self) -> list[int]:
         """Depth of each node; children of the root have depth 1."""
         depths: list[int] = []

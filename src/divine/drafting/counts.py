@@ -1,0 +1,74 @@
+"""DepthCounts: what became of the drafted nodes of one drafter at one depth.
+
+Only nodes that had a row in a pass count; a node that several drafters proposed counts for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from divine.drafting.tree import DraftTree
+
+
+@dataclass(slots=True)
+class DepthCounts:
+    """Nodes at one depth; acceptance is accepted / (accepted + rejected)."""
+
+    accepted: int = 0  # on the walk
+    rejected: int = 0  # its parent is on the walk (or is the root), it is not
+    unreached: int = 0  # its parent is not
+
+    @property
+    def drafted(self) -> int:
+        """All of them."""
+        return self.accepted + self.rejected + self.unreached
+
+
+@dataclass(frozen=True)
+class DraftCounts:
+    """The same by depth, as figures; entry 0 of each is depth 1."""
+
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    rejected: tuple[int, ...]
+    unreached: tuple[int, ...]
+
+    @staticmethod
+    def of(depths: Sequence[DepthCounts]) -> DraftCounts:
+        """The counts of all depths."""
+        return DraftCounts(
+            tuple(at.drafted for at in depths),
+            tuple(at.accepted for at in depths),
+            tuple(at.rejected for at in depths),
+            tuple(at.unreached for at in depths),
+        )
+
+    @property
+    def acceptance(self) -> tuple[float | None, ...]:
+        """By depth: accepted / (accepted + rejected), the share of those whose parent was right."""
+        return tuple(
+            right / (right + wrong) if right + wrong else None
+            for right, wrong in zip(self.accepted, self.rejected, strict=True)
+        )
+
+
+def count_nodes(tree: DraftTree, accepted: list[int], counts: list[list[DepthCounts]]) -> None:
+    """Add a verified tree; counts[i][d - 1] belongs to bit i of the sources and depth d."""
+    depths = tree.depths()
+    on_walk = set(accepted)
+    for node, (parent, sources) in enumerate(zip(tree.parents, tree.sources, strict=True)):
+        depth = depths[node]
+        reached = parent < 0 or parent in on_walk
+        for index, of_drafter in enumerate(counts):
+            if not sources >> index & 1:
+                continue
+            while len(of_drafter) < depth:
+                of_drafter.append(DepthCounts())
+            at = of_drafter[depth - 1]
+            if node in on_walk:
+                at.accepted += 1
+            elif reached:
+                at.rejected += 1
+            else:
+                at.unreached += 1

@@ -1,0 +1,78 @@
+"""Which nodes of the proposed trees get rows: pure arithmetic on probabilities and costs.
+
+The rule: the rows of a pass are worth the sum of their paths' probabilities (expected tokens) minus
+price times the milliseconds they add. Costs rise in steps, so every number of rows is tried.
+`curve[n]` is the cost of a pass with n nodes in it, `price` tokens per millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from divine.drafting.tree import DraftTree
+
+
+def path_probabilities(tree: DraftTree) -> list[float]:
+    """For each node the probability that it and its ancestors are right, claims being honest."""
+    paths: list[float] = []
+    for parent, claim in zip(tree.parents, tree.claims, strict=True):
+        paths.append(claim if parent < 0 else paths[parent] * claim)
+    return paths
+
+
+def ranked(paths: Sequence[float], most: int) -> list[int]:
+    """The `most` likeliest nodes, best first; with a node always its parent (ties: by index)."""
+    return sorted(range(len(paths)), key=lambda node: -paths[node])[:most]
+
+
+def best_count(paths: Sequence[float], curve: Sequence[float], price: float) -> tuple[int, float]:
+    """How many of these falling probabilities to take, and the tokens gained beyond their price."""
+    best, gain, total, base = 0, 0.0, 0.0, curve[0]
+    for count, path in enumerate(paths[: len(curve) - 1], 1):
+        total += path
+        net = total - price * (curve[count] - base)
+        if net > gain:
+            best, gain = count, net
+    return best, gain
+
+
+def share_rows(
+    wishes: Sequence[Sequence[float]], curve: Sequence[float], price: float
+) -> list[int]:
+    """Rows for each of several sequences that compete for one pass.
+
+    `wishes` holds each one's path probabilities, falling; the likeliest nodes of all go first.
+    """
+    if len(wishes) == 1:
+        return [best_count(wishes[0], curve, price)[0]]
+    every = sorted(
+        ((path, -index) for index, paths in enumerate(wishes) for path in paths), reverse=True
+    )
+    count, _ = best_count([path for path, _ in every], curve, price)
+    shares = [0] * len(wishes)
+    for _, index in every[:count]:
+        shares[-index] += 1
+    return shares
+
+
+def worthy_levels(tree: DraftTree, curve: Sequence[float], price: float) -> list[int]:
+    """The nodes of whole levels, cut before the first that is not worth its mean price.
+
+    For drawn nodes: whether a level is kept depends on the claims of that level and of those above
+    (which do not depend on the level's own draws), never on what was drawn in it or below, so the
+    kept draws have the distributions that their acceptance counts on.
+    """
+    most = len(curve) - 1
+    mean = price * (curve[most] - curve[0]) / most if most else 0.0
+    paths = path_probabilities(tree)
+    levels: dict[int, list[int]] = {}
+    for node, depth in enumerate(tree.depths()):
+        levels.setdefault(depth, []).append(node)
+    kept: list[int] = []
+    for depth in sorted(levels):
+        level = levels[depth]
+        too_many = len(kept) + len(level) > most
+        if too_many or sum(paths[node] for node in level) < mean * len(level):
+            break
+        kept += level
+    return kept
