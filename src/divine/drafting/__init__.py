@@ -1,17 +1,37 @@
 """Guessing what comes next: trees, drafters, the acceptance walk, and what drafting is worth."""
 
-from divine.drafting.acceptance import Walk, walk
+from divine.drafting.acceptance import Walk, draw, walk, walk_by_rejection
 from divine.drafting.base import Budget, Drafter, DraftSession, DraftTask
+from divine.drafting.controller import Controller
+from divine.drafting.costs import CostTable, prior_costs
+from divine.drafting.counts import DepthCounts, DraftCounts
+from divine.drafting.guess import TextDrafter
+from divine.drafting.loading import load_draft_model
+from divine.drafting.ngram import NgramDrafter
+from divine.drafting.sequence import SequenceDraft
+from divine.drafting.synthetic import SyntheticDrafter
 from divine.drafting.tree import ROOT, DraftTree, merge
 
 __all__ = [
     "ROOT",
     "Budget",
+    "Controller",
+    "CostTable",
+    "DepthCounts",
+    "DraftCounts",
     "DraftSession",
     "DraftTask",
     "DraftTree",
     "Drafter",
+    "NgramDrafter",
+    "SequenceDraft",
+    "SyntheticDrafter",
+    "TextDrafter",
     "Walk",
+    "draw",
+    "load_draft_model",
     "merge",
+    "prior_costs",
     "walk",
+    "walk_by_rejection",
 ]

@@ -1,0 +1,113 @@
+"""Opening a draft model: its file, its executable, and whether its vocabulary is the target's.
+
+Decides between drafting token by token and through text, and which tokens are always in the draft
+vocabulary. Knows files and tokenizers; the drafters know neither.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from divine.backends import create_backend
+from divine.backends.base import KvType
+from divine.drafting.bridge import check_bridge
+from divine.drafting.bridged import BridgedDrafter
+from divine.drafting.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
+from divine.errors import FormatError, UsageError
+from divine.gguf import GGUFFile, open_gguf
+from divine.models import build_program
+from divine.program import Embed, Head, Program
+from divine.sampling import check_integer
+from divine.text import Tokenizer
+
+DRAFT_VOCABULARY = 32768  # ids of byte-pair vocabularies are in order of merging: frequent first
+MAX_DRAFT = 255  # with the token before them the rows of one pass
+
+
+def load_draft_model(
+    path: str | os.PathLike[str],
+    target: Tokenizer,
+    *,
+    target_file: str = "the model",
+    threads: int | None = None,
+    backend: str = "cpu",
+    kv_type: KvType = "f16",
+    vocabulary: int = DRAFT_VOCABULARY,
+    draft_max: int = DRAFT_MAX,
+    draft_min: int = 0,
+    width: int = WIDTH,
+) -> ModelDrafter | BridgedDrafter:
+    """A drafter with the model in a GGUF file.
+
+    `vocabulary`: how many of the first ids are always drafted from; 0 is all. At most draft_max
+    tokens are proposed, and none if they would be fewer than draft_min; `width` is the most guesses
+    at one place, 1 makes chains. All executables of a process share its threads.
+
+    Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
+    for values out of range and for a vocabulary that cannot be used with the target's.
+    """
+    check_integer("draft vocabulary", vocabulary, 0, None)
+    check_integer("draft_max", draft_max, 0, MAX_DRAFT)
+    check_integer("draft_min", draft_min, 0, MAX_DRAFT)
+    check_integer("draft width", width, 1, MAX_DRAFT)
+    if draft_min > draft_max:
+        raise UsageError(
+            f"draft_min is {draft_min} and draft_max {draft_max}; the first must not be larger"
+        )
+    chosen = create_backend(backend)
+    file = open_gguf(path)
+    try:
+        program = build_program(file)
+        tokenizer = Tokenizer.from_metadata(file.metadata, str(file.path))
+        if tokenizer.vocabulary != program.vocabulary:
+            raise FormatError(
+                f"{file.path}: the tokenizer has {tokenizer.vocabulary} tokens, the model "
+                f"{program.vocabulary}; they must be the same"
+            )
+        shared = target.shared_ids(tokenizer)
+        if shared is None:
+            check_bridge(target, tokenizer, target_file, str(file.path))
+        executable = chosen.compile(program, file, threads=threads)
+    except BaseException:
+        file.close()
+        raise
+    if shared is None:
+        always = _always(tokenizer, tokenizer.vocabulary, vocabulary)
+    else:
+        always = _always(target, shared, vocabulary)
+    model = DraftModel(
+        executable,
+        program.context,
+        draft_max=draft_max,
+        draft_min=draft_min,
+        width=width,
+        kv_type=kv_type,
+        bytes_read=_bytes_read(program, file, float(always.mean())),
+        on_close=file.close,
+    )
+    if shared is None:
+        return BridgedDrafter(model, always, target, tokenizer)
+    return ModelDrafter(model, always, target.end_ids)
+
+
+def _bytes_read(program: Program, file: GGUFFile, listed: float) -> int:
+    """Bytes of weights that a pass of one row reads when so much of the vocabulary is listed."""
+    tables = {op.table for op in program.ops if isinstance(op, Embed)}
+    heads = {op.weight for op in program.ops if isinstance(op, Head)}
+    rest = sum(len(file.raw(name)) for name in program.weights() if name not in tables | heads)
+    return rest + int(listed * sum(len(file.raw(name)) for name in heads))
+
+
+def _always(tokenizer: Tokenizer, shared: int, first: int) -> NDArray[np.bool_]:
+    """bool [shared]: the first ids, what ends an answer, and the special tokens with a text."""
+    if first == 0 or first >= shared:
+        return np.ones(shared, np.bool_)
+    always = np.zeros(shared, np.bool_)
+    always[:first] = True
+    for id_ in (*tokenizer.end_ids, *tokenizer.specials.ids):
+        if id_ < shared:
+            always[id_] = True
+    return always
