@@ -1,1 +1,14 @@
-"""Makes the helpers beside it (tiny_models) importable from every test folder."""
+"""Makes the helpers beside it (tiny_models) importable from every test folder.
+
+Tests read real models from the user's own folder and keep everything else out of the user's way.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from divine.machine import cache_folder
+
+os.environ.setdefault("DIVINE_MODELS", str(cache_folder() / "models"))
+os.environ["DIVINE_CACHE"] = tempfile.mkdtemp(prefix="divine-tests-")

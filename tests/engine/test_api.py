@@ -241,6 +241,24 @@ def test_a_closed_model_says_so(path):
 
 def test_public_names_are_listed_and_lazy():
     assert set(divine.__all__) <= set(dir(divine))
-    assert divine.load.__module__ == "divine.api"
+    assert divine.load.__module__ == "divine.api.loading"
     with pytest.raises(AttributeError, match="nonsense"):
         _ = divine.nonsense
+
+
+def test_what_was_kept_is_forgotten_on_demand(path):
+    with divine.load(path) as model:
+        forgotten = []
+        model._drafters["ngram"].forget = lambda: forgotten.append("ngram")
+        reused = []
+        for _ in range(2):
+            model.generate("hello the world", max_tokens=2, temperature=0)
+            again = model.generate("hello the world", max_tokens=2, temperature=0)
+            reused.append(again.statistics.reused_tokens)
+            model.forget()
+            anew = model.generate("hello the world", max_tokens=2, temperature=0)
+            reused.append(anew.statistics.reused_tokens)
+            model.forget()
+        assert reused[0] == reused[2] > 0
+        assert reused[1] == reused[3] == 0
+        assert len(forgotten) == 4

@@ -14,7 +14,8 @@ from fake_model import END, ByteDecoder, FakeExecutable, greedy_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divine.engine import Engine, Prefixes, Request
+from divine.backends.prefixes import Prefixes
+from divine.engine import Engine, Request
 from divine.errors import CapacityError, NumericError, UsageError
 from divine.sampling import SamplingParams
 
@@ -37,7 +38,7 @@ def generate(engine, prompt, max_tokens=12, params=GREEDY, **options):
 
 
 def text_of(sequence):
-    return sequence.take()[0]
+    return "".join(piece.text for piece in sequence.take()[0])
 
 
 def scripted(script, prompt=(1,), **options):
@@ -104,7 +105,8 @@ def test_stop_strings_span_tokens_and_hold_text_back():
     shown = []
     while not sequence.done:
         engine.step()
-        text, tokens = sequence.take()
+        pieces, tokens = sequence.take()
+        text = "".join(piece.text for piece in pieces)
         assert text or not tokens or sequence.done
         shown.append(text)
         assert "O" not in text

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from golden_cases import CASES, MODEL, PREFIX, TOKENS, Case, answer, digest, read_golden
 
-import divine.api
+import divine.api.loading
 from divine.api import Model
 from divine.backends.cpu import _native
 from divine.backends.cpu.backend import CpuBackend
@@ -30,7 +30,7 @@ def load_at(level: str) -> Model:
     except DownloadError as error:
         pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(divine.api, "create_backend", lambda name: CpuBackend(level))
+        patch.setattr(divine.api.loading, "create_backend", lambda name: CpuBackend(level))
         return divine.api.load(path)
 
 

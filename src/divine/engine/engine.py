@@ -16,15 +16,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
-from divine.backends.base import Cancelled, Executable, KvType, PassResult, Want
-from divine.engine.passes import LONG_ROWS, PassRunner, walk
+from divine.backends.base import Cancelled, Executable, KvType, PassResult
 from divine.backends.prefixes import Prefixes
+from divine.drafting import Controller, DraftTree, Walk
+from divine.engine.passes import LONG_ROWS, Choices, PassRunner
 from divine.engine.scheduler import Scheduler, Slice
-from divine.engine.sequence import Decoder, Request, Sequence
+from divine.engine.sequence import OWN, Decoder, Request, Sequence
+from divine.engine.speculation import Speculation, accept
 from divine.errors import CapacityError, DivineError, NumericError, UsageError
 from divine.sampling import Sampler, check_integer
 
 MAX_LOGPROBS = 20
+_NOTHING = Walk([], [])
 POLL_SECONDS = 0.005  # how often a thread looks whether another one's step served it
 
 
@@ -41,8 +44,12 @@ class Engine:
         kv_type: KvType = "f16",
         max_sequences: int = 16,
         prefixes: Prefixes | None = None,
+        controller: Controller | None = None,
     ) -> None:
-        """`context`: the most tokens of a sequence, prompt and answer together."""
+        """`context`: the most tokens of a sequence, prompt and answer together.
+
+        Without a controller nothing is drafted.
+        """
         self.context = context
         self._executable = executable
         self._new_decoder = new_decoder
@@ -52,6 +59,7 @@ class Engine:
         self._prefixes = Prefixes() if prefixes is None else prefixes
         self._scheduler = Scheduler(executable.max_rows)
         self._passes = PassRunner(executable)
+        self._speculation = None if controller is None else Speculation(controller, context)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._in_pass: SequenceOf[Slice] = ()
@@ -96,7 +104,7 @@ class Engine:
         return sequence
 
     def step(self) -> bool:
-        """One pass: schedule, run, choose, collect. False if no sequence is left to run."""
+        """One pass: schedule, draft, run, accept, collect. False if no sequence is left to run."""
         with self._lock:
             began = time.perf_counter()
             self._admit()
@@ -104,9 +112,10 @@ class Engine:
             if not slices:
                 return False
             try:
-                for parts, result, want in self._run(slices):
-                    self._choose(parts, result, want)
-                    self._count(parts, result, began)
+                if self._speculation is not None:
+                    self._speculation.draft(slices)
+                for parts, result in self._run(slices):
+                    self._count(parts, result, self._accept(parts, result), began)
             except BaseException:
                 for sequence in self._running:
                     sequence.rewind()
@@ -129,6 +138,8 @@ class Engine:
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now, from any thread: what it has said so far stays."""
         sequence.cancelled = True
+        if self._speculation is not None:
+            self._speculation.cancel(sequence)
         for part in self._in_pass:
             if part.sequence is sequence and part.count > LONG_ROWS:
                 self._executable.cancel()
@@ -146,11 +157,20 @@ class Engine:
         with self._arriving:
             self._closed = True
         self._executable.cancel()
+        if self._speculation is not None:
+            self._speculation.controller.cancel()
         with self._lock:
             for sequence in (*self._running, *self._waiting):
                 sequence.cancelled = True
             self._collect()
             self._prefixes.clear()
+
+    def forget(self) -> None:
+        """Free what is kept for prompts that begin the same, by drafters too."""
+        with self._lock:
+            self._prefixes.clear()
+            if self._speculation is not None:
+                self._speculation.controller.forget()
 
     def _admit(self) -> None:
         """Give states to waiting sequences, in order, while there is room."""
@@ -172,65 +192,82 @@ class Engine:
                 continue
             sequence.committed = sequence.meter.reused_tokens = state.length
             sequence.state = state
+            if self._speculation is not None:
+                self._speculation.begin(sequence)
             self._running.append(sequence)
             self._waiting.popleft()
 
-    def _run(
-        self, slices: SequenceOf[Slice]
-    ) -> Iterator[tuple[SequenceOf[Slice], PassResult, Want]]:
-        """Run the slices: in one pass, or one by one if that finds numbers that are not finite."""
+    def _run(self, slices: SequenceOf[Slice]) -> Iterator[tuple[SequenceOf[Slice], PassResult]]:
+        """Run the slices: in one pass, or one by one, undrafted, if numbers are not finite."""
         self._in_pass = slices
         try:
-            result, want = self._passes.run(slices)
+            result = self._passes.run(slices)
         except Cancelled:
             return  # states are as before; whoever cancelled is collected, the others go on
         except NumericError as error:
+            if any(part.tree for part in slices):
+                # It may come from a guess, which plain decoding would never have run.
+                for part in slices:
+                    part.tree = DraftTree()
+                yield from self._run(slices)
+                return
             if len(slices) == 1:
                 slices[0].sequence.fail(error)
                 return
         else:
-            yield slices, result, want
+            yield slices, result
             return
         finally:
             self._in_pass = ()
         for part in slices:
             yield from self._run([part])
 
-    def _choose(self, slices: SequenceOf[Slice], result: PassResult, want: Want) -> None:
-        """Walk each slice, commit its path, append its token."""
-        first = 0
+    def _accept(self, slices: SequenceOf[Slice], result: PassResult) -> list[int]:
+        """Walk each slice, commit its path, append its tokens; how many choices each has used."""
+        counts = []
         for part in slices:
             sequence = part.sequence
+            choices = Choices(part, result)
+            part.decoded = sequence.decoding
+            walked = _NOTHING
             try:
-                path, token, logprob = walk(part, first, result, want)
+                if part.chooses:
+                    walked = accept(part, choices)
             except NumericError as error:
                 sequence.fail(error)
-            else:
-                assert sequence.state is not None
-                sequence.state.commit(path)
-                sequence.committed += part.count
-                part.decoded = sequence.decoding
-                if token is not None:
-                    sequence.append(token, logprob)
-            first += part.count
+                counts.append(0)
+                continue
+            counts.append(_commit(part, walked, choices))
+            if self._speculation is not None:
+                self._speculation.settle(part, walked, choices, result)
+        return counts
 
-    def _count(self, slices: SequenceOf[Slice], result: PassResult, began: float) -> None:
+    def _count(
+        self, slices: SequenceOf[Slice], result: PassResult, counts: list[int], began: float
+    ) -> None:
         seconds = time.perf_counter() - began
         rows = 0
-        for part in slices:
-            rows += part.count
+        for part, chosen in zip(slices, counts, strict=True):
+            rows += part.rows
             meter = part.sequence.meter
             if part.decoded:
-                meter.decode(seconds, result.native_seconds, 1)
+                plain = 0.0
+                if self._speculation is not None:
+                    plain = self._speculation.plain_seconds(part.sequence.committed)
+                meter.decode(seconds, result.native_seconds, chosen, plain * chosen)
             else:
                 meter.prefill(seconds, result.native_seconds)
         self._scheduler.observe(rows, seconds)
+        if self._speculation is not None:
+            self._speculation.observe(slices, result.native_seconds)
 
     def _collect(self) -> None:
         """Take out what has ended; keep its state for prompts that begin the same."""
         ended = [s for s in self._running if s.done or s.cancelled]
         for sequence in ended:
             self._running.remove(sequence)
+            if self._speculation is not None:
+                self._speculation.end(sequence)
             state, sequence.state = sequence.state, None
             assert state is not None
             if sequence.error is not None:
@@ -244,6 +281,28 @@ class Engine:
         for sequence in ended:
             if not sequence.done:
                 sequence.finish("cancelled")
+
+
+def _commit(part: Slice, walked: Walk, choices: Choices) -> int:
+    """Commit the path and append the tokens; how many of them came before the sequence's end."""
+    sequence, state = part.sequence, part.sequence.state
+    assert state is not None
+    nodes = [part.root + 1 + node for node in walked.nodes]
+    state.commit([*range(part.first, part.root + 1), *nodes])
+    sequence.committed += part.count + len(nodes)
+    used = 0
+    for token in walked.tokens:
+        drafted = used < len(nodes)
+        source = part.tree.sources[walked.nodes[used]] if drafted else OWN
+        sequence.append(token, choices.logprobs[used] if choices.logprobs else None, source)
+        used += 1
+        if sequence.done:
+            sequence.meter.cut = len(walked.tokens) - used
+            break
+    if sequence.committed > len(sequence.tokens):
+        sequence.committed = len(sequence.tokens)
+        state.truncate(sequence.committed)
+    return used
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -8,8 +8,9 @@ reader may be kept waiting, alone a large fixed number, since a pass can be canc
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from divine.drafting import DraftTree
 from divine.engine.sequence import Sequence
 
 CHUNK_SECONDS = 0.150  # of a pass that others wait for
@@ -21,12 +22,26 @@ SMOOTHING = 0.3  # of the newest measurement
 
 @dataclass(slots=True)
 class Slice:
-    """Rows of one sequence in a pass: a chain of its next `count` pending tokens."""
+    """Rows of one sequence in a pass: a chain of its next `count` pending tokens, then its tree."""
 
     sequence: Sequence
     count: int
-    chooses: bool  # the last row ends what is pending: a token follows
+    chooses: bool  # the last row of the chain ends what is pending: a token follows
+    tree: DraftTree = field(default_factory=DraftTree)  # below that row
     decoded: bool = False  # the sequence had chosen a token before this pass
+    first: int = 0  # its first row in the pass
+    at: int = 0  # where its choosing rows begin in what the pass returns
+    tapped: dict[str, int] = field(default_factory=dict)  # where its rows begin in each tap
+
+    @property
+    def rows(self) -> int:
+        """Rows in the pass."""
+        return self.count + len(self.tree)
+
+    @property
+    def root(self) -> int:
+        """The last row of the chain; node i of the tree is row root + 1 + i."""
+        return self.first + self.count - 1
 
 
 class Scheduler:

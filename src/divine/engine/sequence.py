@@ -10,14 +10,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from divine.backends.base import State
+from divine.drafting import DraftCounts, SequenceDraft
 from divine.engine.statistics import Meter, Statistics
 from divine.engine.stopping import StopStrings
 from divine.sampling import Sampler, SamplingParams, TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled"]
+AcceptRule = Literal["shared", "rejection"]
+OWN = 0  # sources of a token that the model chose without a draft
+
+
+class Piece(NamedTuple):
+    """Text that one token completed, and the sources of that token in the tree, or OWN."""
+
+    text: str
+    sources: int
 
 
 class Decoder(Protocol):
@@ -40,6 +50,10 @@ class Request:
     stop: SequenceOf[str] = ()
     logprobs: int | None = None  # None: none; n: of each token and of the n most probable
     choice: int = 0  # index among several answers to one prompt with one seed
+    drafters: SequenceOf[str] = ()  # names of those that may draft
+    guess: SequenceOf[int] = ()  # the caller's own guess at the answer, for the drafter "text"
+    draft_nodes: int | None = None  # the size of each tree; None: what is worth it
+    accept: AcceptRule = "shared"
 
 
 class Sequence:
@@ -58,12 +72,15 @@ class Sequence:
         limit: int,
     ) -> None:
         """`limit`: the most tokens the answer may have."""
+        self.request = request
         self.tokens = list(request.prompt)
         self.prompt_length = len(self.tokens)
         self.sampler = sampler
         self.histories = sampler.start(self.tokens)
         self.top_logprobs = request.logprobs
         self.wants_logits = sampler.wants_logits or request.logprobs is not None
+        self.rejection = request.accept == "rejection" and not sampler.params.greedy
+        self.draft: SequenceDraft | None = None  # while it drafts, and for its counts
         self.state: State | None = None  # while it is running
         self.committed = 0  # the state's length
         self.meter = Meter()
@@ -71,11 +88,12 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None  # why it could not go on
         self.logprobs: list[TokenLogprob] = []
+        self.origins: list[int] = []  # of each token of the output: its sources in the tree, or OWN
         self._decoder = decoder
         self._stops = StopStrings(request.stop)
         self._end_ids = end_ids
         self._end = self.prompt_length + limit
-        self._pieces: deque[str] = deque()
+        self._pieces: deque[Piece] = deque()
         self._taken = self.prompt_length
         if limit == 0:
             self.finish("length")
@@ -84,6 +102,11 @@ class Sequence:
     def pending(self) -> int:
         """Tokens that are not committed yet: the rows it needs to run."""
         return len(self.tokens) - self.committed
+
+    @property
+    def room(self) -> int:
+        """How many drafted tokens the next pass could use: the one that it chooses comes last."""
+        return self._end - len(self.tokens) - 1
 
     @property
     def output(self) -> list[int]:
@@ -103,20 +126,23 @@ class Sequence:
     @property
     def statistics(self) -> Statistics:
         """Figures so far."""
-        return self.meter.report(len(self.tokens) - self.prompt_length, self.prompt_length)
+        counts = {} if self.draft is None else self.draft.counts
+        drafts = {name: DraftCounts.of(depths) for name, depths in counts.items()}
+        return self.meter.report(len(self.output), self.prompt_length, drafts)
 
-    def append(self, token: int, logprob: TokenLogprob | None) -> None:
-        """Take a chosen token: the sequence may finish by it."""
+    def append(self, token: int, logprob: TokenLogprob | None, sources: int = OWN) -> None:
+        """Take a chosen token: the sequence may finish by it. `sources`: who had drafted it."""
         if token in self._end_ids:
             self.finish("stop")
             return
         self.tokens.append(token)
+        self.origins.append(sources)
         self.histories = self.sampler.advance(self.histories, token)
         if logprob is not None:
             self.logprobs.append(logprob)
         text, stopped = self._stops.push(self._decoder.push(token))
         if text:
-            self._pieces.append(text)
+            self._pieces.append(Piece(text, sources))
         if stopped:
             self.finish_reason = "stop"
         elif len(self.tokens) >= self._end:
@@ -128,7 +154,7 @@ class Sequence:
         if not stopped:
             tail += self._stops.finish()
         if tail:
-            self._pieces.append(tail)
+            self._pieces.append(Piece(tail, self.origins[-1] if self.origins else OWN))
         self.finish_reason = reason
 
     def fail(self, error: Exception) -> None:
@@ -139,7 +165,7 @@ class Sequence:
         """take() has something, or never will again."""
         return bool(self._pieces) or self.done
 
-    def take(self) -> tuple[str, list[int]]:
+    def take(self) -> tuple[list[Piece], list[int]]:
         """Text and tokens since the last call; tokens whose text is held back come with it.
 
         One thread may take while another steps the engine.
@@ -148,12 +174,11 @@ class Sequence:
         pieces = []
         while self._pieces:
             pieces.append(self._pieces.popleft())
-        text = "".join(pieces)
-        if not text and not done:
-            return "", []
+        if not pieces and not done:
+            return [], []
         tokens = self.tokens[self._taken :]
-        self._taken = len(self.tokens)
-        return text, tokens
+        self._taken += len(tokens)
+        return pieces, tokens
 
     def rewind(self) -> None:
         """After an interruption between commit and append: leave one token pending again.

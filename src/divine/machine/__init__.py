@@ -5,6 +5,15 @@ kernels exist (the cpu backend decides that) and measures nothing.
 """
 
 from divine.machine.cpu import Cpu, default_threads, probe_cpu
+from divine.machine.folders import cache_folder
 from divine.machine.memory import Memory, peak_rss_bytes, probe_memory
 
-__all__ = ["Cpu", "Memory", "default_threads", "peak_rss_bytes", "probe_cpu", "probe_memory"]
+__all__ = [
+    "Cpu",
+    "Memory",
+    "cache_folder",
+    "default_threads",
+    "peak_rss_bytes",
+    "probe_cpu",
+    "probe_memory",
+]

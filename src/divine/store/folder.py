@@ -1,6 +1,6 @@
 """The folder of models: where it is, what lies in it under which name, and removing from it.
 
-$DIVINE_MODELS, or "models" in the user's cache folder. Catalogue models lie at its top, those of
+$DIVINE_MODELS, or "models" in the cache folder. Catalogue models lie at its top, those of
 Hugging Face under owner/repo. Files that are still being fetched end in .partial and do not count.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from divine.errors import DownloadError
+from divine.machine import cache_folder
 from divine.store.catalogue import CATALOGUE
 from divine.store.names import (
     HubName,
@@ -38,9 +39,7 @@ def models_folder() -> Path:
     named = os.environ.get("DIVINE_MODELS")
     if named:
         return Path(named).expanduser()
-    import platformdirs  # only here: most calls of a server or a test name the folder
-
-    return Path(platformdirs.user_cache_dir("divine")) / "models"
+    return cache_folder() / "models"
 
 
 def writable_folder(*below: str) -> Path:

@@ -1,0 +1,150 @@
+"""load(): from the path of a GGUF file to a Model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from pathlib import Path
+from typing import cast
+
+from divine.api.model import Model
+from divine.backends import create_backend
+from divine.backends.base import Executable, KvType
+from divine.drafting import (
+    CostTable,
+    Drafter,
+    NgramDrafter,
+    TextDrafter,
+    load_draft_model,
+    prior_costs,
+)
+from divine.errors import FormatError, UsageError
+from divine.gguf import GGUFFile, open_gguf
+from divine.machine import cache_folder, probe_cpu
+from divine.models import build_program
+from divine.program import Program
+from divine.sampling import SamplingParams, check_integer
+from divine.text import Tokenizer
+
+DEFAULT_CONTEXT = 8192
+MULTIPLY_ADDS_PER_CORE = 50e9  # a second: a first guess, until passes were measured
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    kv_type: str = "f16",
+    backend: str = "cpu",
+    draft_model: str | os.PathLike[str] | None = None,
+    draft_max: int | None = None,
+    draft_min: int | None = None,
+) -> Model:
+    """Load a GGUF file.
+
+    `context`: the most tokens of prompt and answer together; by default the model's own, 8,192 at
+    most; 0 is the model's own, however long. `threads` None: as many as the machine has cores.
+    `kv_type`: "f16", or "q8_0" for half the memory. `backend`: "cpu", or "reference" (NumPy, slow).
+
+    `draft_model`: a second, smaller GGUF file that guesses what this one will say; `draft_max` and
+    `draft_min`: the most tokens that it guesses at once (16), and how few are not worth a pass (0).
+
+    Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
+    for arguments out of range, CapacityError if the memory does not suffice.
+    """
+    if kv_type not in ("f16", "q8_0"):
+        raise UsageError(f'kv_type is {kv_type!r}; allowed are "f16" and "q8_0"')
+    if threads is not None:
+        check_integer("threads", threads, 1, 256)
+    given = {"draft_max": draft_max, "draft_min": draft_min}
+    limits = {name: value for name, value in given.items() if value is not None}
+    chosen = create_backend(backend)
+    file = open_gguf(model)
+    try:
+        program = build_program(file)
+        context = _context(context, program.context)
+        tokenizer = Tokenizer.from_metadata(file.metadata, str(file.path))
+        if tokenizer.vocabulary != program.vocabulary:
+            raise FormatError(
+                f"{file.path}: the tokenizer has {tokenizer.vocabulary} tokens, the model "
+                f"{program.vocabulary}; they must be the same"
+            )
+        defaults = _file_defaults(file)
+        executable = chosen.compile(program, file, threads=threads)
+        costs, costs_path = _cost_table(file, program, executable)
+        drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
+        if draft_model is not None:
+            drafters["model"] = load_draft_model(
+                draft_model,
+                tokenizer,
+                target_file=str(file.path),
+                threads=threads,
+                backend=backend,
+                kv_type=cast("KvType", kv_type),
+                **limits,
+            )
+        elif limits:
+            raise UsageError("draft_max and draft_min need a draft model: give draft_model")
+    except BaseException:
+        file.close()
+        raise
+    return Model(
+        file,
+        tokenizer,
+        executable,
+        defaults,
+        context,
+        cast("KvType", kv_type),
+        drafters,
+        costs,
+        costs_path,
+    )
+
+
+def _cost_table(file: GGUFFile, program: Program, executable: Executable) -> tuple[CostTable, Path]:
+    """What passes of this model cost on this machine, as far as earlier processes have seen."""
+    read = [name for name in program.weights() if len(file.shape(name)) == 2]
+    prior = prior_costs(
+        sum(len(file.raw(name)) for name in read),
+        sum(math.prod(file.shape(name)) for name in read),
+        mac_s=MULTIPLY_ADDS_PER_CORE * executable.threads,
+    )
+    identity = "\n".join(
+        [
+            probe_cpu().name,
+            f"{executable.level} {executable.threads}",
+            *(f"{name} {file.block_type(name)} {file.shape(name)}" for name in program.weights()),
+        ]
+    )
+    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    path = cache_folder() / "costs" / f"{name}.json"
+    costs = CostTable(prior)
+    costs.load(path)
+    return costs, path
+
+
+def _context(asked: int | None, trained: int) -> int:
+    if asked is None:
+        return min(trained, DEFAULT_CONTEXT)
+    if asked == 0:  # as elsewhere: all that the model was trained for
+        return trained
+    check_integer("context", asked, 0, None)
+    if asked > trained:
+        raise UsageError(f"context is {asked}; the model was trained for {trained} at most")
+    return asked
+
+
+def _file_defaults(file: GGUFFile) -> SamplingParams:
+    """What the file recommends, else what users of GGUF files are used to."""
+    metadata = file.metadata
+    try:
+        return SamplingParams(
+            temperature=metadata.float("general.sampling.temp", 0.8),
+            top_k=metadata.int("general.sampling.top_k", 40),
+            top_p=metadata.float("general.sampling.top_p", 0.95),
+            min_p=metadata.float("general.sampling.min_p", 0.05),
+        )
+    except UsageError as error:
+        raise FormatError(f"{file.path}: general.sampling: {error}") from None

@@ -1,0 +1,170 @@
+"""A loaded model: generate, stream, tokenize, close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack
+
+from divine.api.answers import Completion, Stream
+from divine.api.options import Options, Prompt, encode_prompt, make_request
+from divine.backends.base import Executable, KvType
+from divine.drafting import Controller, CostTable, Drafter
+from divine.engine import Engine, Request
+from divine.errors import UsageError
+from divine.gguf import GGUFFile, Metadata
+from divine.sampling import Sampler, SamplingParams
+from divine.text import ChatTemplate, Tokenizer
+
+
+class Model:
+    """A loaded model; made by load()."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        tokenizer: Tokenizer,
+        executable: Executable,
+        defaults: SamplingParams,
+        context: int,
+        kv_type: KvType,
+        drafters: Mapping[str, Drafter],
+        costs: CostTable,
+        costs_path: Path,
+    ) -> None:
+        self.context = context
+        self.tokenizer = tokenizer
+        self.defaults = defaults
+        self._file = file
+        self._executable = executable
+        self._drafters = dict(drafters)
+        self._costs, self._costs_path = costs, costs_path
+        self._engine = Engine(
+            executable,
+            context=context,
+            new_decoder=lambda: tokenizer.decoder(continuation=True),
+            end_ids=tokenizer.end_ids,
+            kv_type=kv_type,
+            controller=Controller(
+                costs, self._drafters, executable.vocabulary, executable.max_rows
+            ),
+        )
+        self._closed = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the file says about itself."""
+        return self._file.metadata
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The names that `draft` may choose from, beside "synthetic:P"."""
+        return tuple(name for name in self._drafters if ":" not in name)
+
+    @property
+    def threads(self) -> int:
+        """How many threads compute."""
+        return self._executable.threads
+
+    @property
+    def level(self) -> str:
+        """The instruction set that is used, or another word for what computes."""
+        return self._executable.level
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template; raises TemplateError if the file has none or a wrong one."""
+        return ChatTemplate.from_metadata(self.metadata, str(self._file.path))
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
+        """The answer to a prompt.
+
+        A str is one user message through the chat template, or with raw=True a text to be
+        continued; a sequence of messages is a conversation; a sequence of ints is token ids, taken
+        as they are.
+
+        Raises UsageError for options out of range, CapacityError for a prompt that does not fit the
+        context, TemplateError for messages that the template refuses, NumericError if the model
+        produces NaN. A KeyboardInterrupt passes through and leaves the model usable.
+        """
+        with self.stream(prompt, **options) as stream:
+            return stream.finish()
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
+        """The same as it comes. Raises like generate(), here or while it is read."""
+        if self._closed:
+            raise UsageError("the model is closed")
+        return Stream(self._engine, self._engine.add(self._request(prompt, options)))
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], **options: Unpack[Options]
+    ) -> list[Completion]:
+        """Answers to several prompts, in shared passes; each is what generate() would give."""
+        streams: list[Stream] = []
+        try:
+            for prompt in prompts:
+                streams.append(self.stream(prompt, **options))
+            return [stream.finish() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def tokenize(self, text: str, *, special: bool = True, bos: bool | None = False) -> list[int]:
+        """Token ids; `special` parses special tokens, `bos` None adds a BOS if the file says so."""
+        return self.tokenizer.encode(text, special=special, bos=bos)
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """The text of token ids; `special` shows special tokens."""
+        return self.tokenizer.decode(tokens, special=special)
+
+    def forget(self) -> None:
+        """Drop what was kept of earlier prompts, by drafters too: the next one is read anew."""
+        self._engine.forget()
+
+    def close(self) -> None:
+        """Cancel what is running and free the memory; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._engine.close()
+            for drafter in self._drafters.values():
+                drafter.close()
+            self._costs.save(self._costs_path)
+            self._executable.close()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt, options: Options) -> Request:
+        text = options.get("draft_text")
+        if text is not None and not isinstance(text, str):
+            raise UsageError(f"draft_text is {text!r}; allowed is a text")
+        request = make_request(
+            encode_prompt(prompt, options, self.tokenizer, lambda: self.template),
+            options,
+            defaults=self.defaults,
+            drafters=self._drafters,
+            guess=self.tokenizer.encode(text, special=False, bos=False) if text else (),
+        )
+        if any(name.startswith("synthetic:") for name in request.drafters):
+            request = self._with_truth(request)
+        return request
+
+    def _with_truth(self, request: Request) -> Request:
+        """The request with its own plain answer as the guess, for a synthetic drafter to spoil."""
+        seed = Sampler(request.params, self._executable.vocabulary, request.choice).seed
+        seeded = replace(request, params=replace(request.params, seed=seed))
+        plain = replace(seeded, drafters=(), accept="shared", logprobs=None)
+        answer = Stream(self._engine, self._engine.add(plain)).finish()
+        return replace(seeded, guess=answer.tokens)
