@@ -102,6 +102,16 @@ def test_a_failed_turn_does_not_end_the_chat(chat, tmp_path, line, words):
     assert saved(target)["messages"][0]["content"] == "hello"
 
 
+def test_drafted_text_is_coloured_and_explained_once(divine, tiny, monkeypatch):
+    monkeypatch.setattr("divine.cli.drafts._takes_colours", lambda stream: True)
+    monkeypatch.setattr("divine.api.answers.Stream._names", lambda self, sources: ("ngram",))
+    arguments = ("chat", tiny, "--temp", "0", "-n", "4", "--draft", "ngram", "--show-drafts")
+    result = divine(*arguments, stdin=b"hello\nagain")
+    assert result.code == 0, result.err
+    assert result.out.count("\x1b[32m") >= 2
+    assert result.err.count("drafted by") == 1
+
+
 def test_params_are_set_all_or_none(chat):
     result = chat("/params top_k=3 banana=1", "/params", "/params top_k=3 min_p=2", "/params")
     assert "top_k=3" not in result.err

@@ -33,3 +33,21 @@ def test_wrong_logit_bias(item):
 
 def test_only_what_was_given_is_passed_on():
     assert options.given(a=None, b=0, c=False, d="") == {"b": 0, "c": False, "d": ""}
+
+
+def test_draft_names_are_no_number():
+    assert options.draft(None) is None
+    assert options.draft("ngram, model") == "ngram, model"
+    assert options.draft("synthetic:0.5") == "synthetic:0.5"
+    for number in ("16", " 5 ", "-1", "+8"):
+        with pytest.raises(UsageError, match=r"--draft is .*--draft-max"):
+            options.draft(number)
+
+
+def test_limits_of_a_draft_model_need_one(tiny):
+    assert options.draft_loading(None, None, None) == {}
+    assert options.draft_loading(str(tiny), 8, None) == {"draft_model": tiny, "draft_max": 8}
+    with pytest.raises(UsageError, match="--draft-max is for a draft model"):
+        options.draft_loading(None, 8, None)
+    with pytest.raises(UsageError, match="--draft-min is for a draft model"):
+        options.draft_loading(None, None, 0)

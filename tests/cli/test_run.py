@@ -179,3 +179,65 @@ def test_ctrl_c_exits_130(endless):
         assert running.wait(30) == 130
     os.close(master)
     assert b"Traceback" not in errors
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_drafting_never_changes_the_text(divine, tiny, tmp_path, temperature):
+    common = ("run", tiny, "hello the world", "--temp", temperature, "--seed", "3", "-n", "24")
+    plain = json.loads(divine(*common, "--json", "--draft", "none").out)
+    guess = tmp_path / "guess.txt"
+    guess.write_text(plain["text"])
+    for more in (
+        [],
+        ["--draft", "ngram"],
+        ["--draft", "ngram, text", "--draft-text", guess],
+        ["--draft", "synthetic:0.5", "--draft-tree", "3"],
+        ["-md", tiny, "--draft-max", "4", "--draft-min", "1", "--accept", "shared"],
+    ):
+        result = divine(*common, "--json", *more)
+        assert result.code == 0, result.err
+        answer = json.loads(result.out)
+        assert answer["tokens"] == plain["tokens"], more
+        shown = divine(*common, *more, "--show-drafts").out
+        assert shown.rstrip("\n") == plain["text"].rstrip("\n")
+
+
+def test_drafted_text_is_coloured_on_request(divine, tiny, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("divine.cli.drafts._takes_colours", lambda stream: True)
+    monkeypatch.setattr("divine.api.answers.Stream._names", lambda self, sources: ("ngram",))
+    plain = divine("run", tiny, "hello", *GREEDY)
+    assert "\x1b" not in plain.out + plain.err
+    result = divine("run", tiny, "hello", *GREEDY, "--show-drafts")
+    assert result.out.startswith("\x1b[32m")
+    assert result.err.splitlines()[-1].startswith("[drafted by \x1b[32mngram\x1b[0m;")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--draft", "16"], ["--draft is 16", "--draft-max"]),
+        (["--draft", "banana"], ["banana", "ngram"]),
+        (["--draft", "model"], ["draft model"]),
+        (["--draft", "text"], ["draft_text"]),
+        (["--draft-tree", "0"], ["draft_tree is 0"]),
+        (["--draft-tree", "999"], ["draft_tree is 999"]),
+        (["--draft-max", "4"], ["--draft-max", "-md"]),
+        (["--draft-min", "4"], ["--draft-min", "-md"]),
+        (["--draft-text", "/none/x"], ["/none/x", "no such file"]),
+        (["--draft-text", "/"], ["--draft-text takes a text file"]),
+        (["--accept", "banana"], ["banana"]),
+    ],
+)
+def test_wrong_draft_options(divine, tiny, arguments, words):
+    result = divine("run", tiny, "hello", "-n", "2", *arguments)
+    assert result.code == 2, result.err
+    assert result.out == ""
+    assert_one_sentence(result, *words)
+
+
+def test_a_draft_model_that_is_not_there(divine, tiny):
+    result = divine("run", tiny, "hello", "-md", "/none/draft.gguf")
+    assert result.code == 1
+    assert_one_sentence(result, "/none/draft.gguf", "no such file")

@@ -1,10 +1,13 @@
-"""What a model costs on this machine, as shares of what the machine can do.
+"""What a model costs on this machine, beside what the machine can do, and what drafting saves.
 
 run() loads a model (or random weights of real shapes), and measures decoding, passes of 1 to 32
 rows, prefill and long context beside the machine's read bandwidth and the kernels' in-cache rates,
-all in one run. It knows no prompts and prints nothing: figures go to the caller as one mapping.
+all in one run. speculate() answers prompts plainly and with each drafter in turn. Both print
+nothing: figures go to the caller as one mapping; plot() draws those of the second.
 """
 
+from divine.bench.plot import check_plot, plot
 from divine.bench.run import run
+from divine.bench.speculation import Settings, speculate
 
-__all__ = ["run"]
+__all__ = ["Settings", "check_plot", "plot", "run", "speculate"]

@@ -9,25 +9,23 @@ memory and arithmetic overlapped fully.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from divine import __version__
 from divine.backends.base import Rows, Want, WeightSource
 from divine.backends.cpu import _native
 from divine.backends.cpu.backend import CpuBackend, CpuExecutable, CpuState
+from divine.bench.circumstances import describe_machine, today
 from divine.bench.shapes import SHAPES, load_shape
 from divine.gguf import open_gguf
-from divine.machine import peak_rss_bytes, probe_cpu, probe_memory
+from divine.machine import peak_rss_bytes
 from divine.models import build_program, bytes_per_token
 from divine.program import Embed, Head, Program
 
@@ -68,9 +66,9 @@ def run(
         say(f"round {number + 1} of {ROUNDS} at most ...")
         bench.round()
     return {
-        "machine": _machine(executable),
+        "machine": describe_machine(executable.level, executable.threads),
         "model": Path(target).name if not _is_shape(target) else str(target),
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": today(),
         **bench.figures(),
         "load_s": round(load_seconds, 3),
         "peak_rss_mb": round(peak / 1e6, 1),
@@ -86,19 +84,6 @@ def _load(target: str | Path) -> tuple[Program, WeightSource]:
         file = open_gguf(target)
         return build_program(file), file
     return load_shape(target)
-
-
-def _machine(executable: CpuExecutable) -> dict[str, Any]:
-    cpu, memory = probe_cpu(), probe_memory()
-    return {
-        "cpu": cpu.name,
-        "level": executable.level,
-        "threads": executable.threads,
-        "memory_gb": round(memory.total / 1e9, 1),
-        "huge_pages": memory.huge_pages,
-        "system": platform.platform(),
-        "divine": __version__,
-    }
 
 
 class _Work:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from divine.cli import options
 from divine.cli.console import note, prepare_output
-from divine.errors import UsageError
+from divine.errors import DivineError, UsageError
+
+if TYPE_CHECKING:
+    from divine.bench import Settings
 
 
 def command(
     model: options.ModelArgument = None,
+    more_prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="More files of --prompts.", show_default=False),
+    ] = None,
     model_option: options.ModelOption = None,
     shape: Annotated[
         str | None,
@@ -27,23 +34,156 @@ def command(
     json: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the figures; - is stdout.")
     ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompts",
+            metavar="FILE...",
+            help="Measure drafting instead, on the prompts of JSONL files.",
+        ),
+    ] = None,
+    draft_model: options.DraftModel = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--draft",
+            metavar="LIST",
+            help="What to compare with plain decoding; repeatable; by default each drafter, auto.",
+        ),
+    ] = None,
+    draft_tree: options.DraftTree = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("-n", "--max-tokens", metavar="N", help="Tokens of each answer at most; 128."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temp", "--temperature", metavar="T", help="0, greedy, by default."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of every answer; 0.")
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", metavar="N", help="Times that each prompt is answered; 1."),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE.png", help="Draw speed-up and acceptance."),
+    ] = None,
     debug: options.Debug = False,
 ) -> None:
-    """Measure memory roof, decoding, passes of 1 to 32 rows, prefill, load time and peak memory."""
+    """Measure a model here: the machine's limits, or with --prompts what drafting is worth.
+
+    Without --prompts: memory roof, decoding, passes of 1 to 32 rows, prefill, load time and peak
+    memory. With them each prompt is answered plainly and with each drafter, in turn, and all tokens
+    are compared: if any differ, the exit code is 1.
+    """
+    if prompts:
+        if model_option is not None and model is not None:  # then it is one more file
+            more_prompts, model = [model, *(more_prompts or [])], None
+        if shape is not None:
+            raise UsageError("--shape has random weights, which answer no prompts; give a MODEL")
+        path = options.select_model(model, model_option, None)
+        for names in draft or ():
+            options.draft(names)
+        chosen = options.given(
+            drafts=tuple(draft) if draft else None,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            rounds=rounds,
+            draft_tree=draft_tree,
+        )
+        files = [Path(name) for name in (*prompts, *(more_prompts or ()))]
+        prepare_output()
+        from divine.bench import Settings
+
+        settings = Settings(**chosen)
+        _speculation(path, files, settings, options.draft_model(draft_model), threads, json, plot)
+        return
+    _check_unused(
+        more_prompts=more_prompts,
+        draft_model=draft_model,
+        draft=draft,
+        draft_tree=draft_tree,
+        max_tokens=max_tokens,
+        temp=temperature,
+        seed=seed,
+        rounds=rounds,
+        plot=plot,
+    )
     if (shape is None) == (model is None and model_option is None):
         raise UsageError("give a MODEL or --shape, one of the two")
     target: str | Path = shape or options.select_model(model, model_option, None)
     prepare_output()
     from divine import bench
-    from divine.cli.console import print_json
-    from divine.cli.report import check_writable, show, write_json
+    from divine.cli.report import check_writable, show
 
     if json is not None and json != "-":
         check_writable(Path(json))  # measuring takes minutes
     result = bench.run(target, threads=threads, progress=note)
+    if json != "-":
+        show(result)
+    _deliver(result, json)
+
+
+def _check_unused(more_prompts: list[str] | None, **values: object) -> None:
+    if more_prompts:
+        raise UsageError(f"{more_prompts[0]!r} is one argument too many; files go with --prompts")
+    for name, value in values.items():
+        if value not in (None, []):
+            raise UsageError(f"--{name.replace('_', '-')} is for --prompts; give FILE there too")
+
+
+def _speculation(
+    path: Path,
+    files: list[Path],
+    settings: Settings,
+    draft_model: Path | None,
+    threads: int | None,
+    json: str | None,
+    plot: str | None,
+) -> None:
+    from divine import bench
+    from divine.cli.progress import prompt_progress
+    from divine.cli.report import check_writable, show_speculation, unwritable
+
+    for name in (json, plot):
+        if name is not None and name != "-":
+            check_writable(Path(name))
+    if plot is not None:
+        bench.check_plot()
+    with prompt_progress() as progress:
+        result = bench.speculate(
+            path, files, settings, draft_model=draft_model, threads=threads, progress=progress
+        )
+    if json != "-":
+        show_speculation(result)
+    _deliver(result, json)
+    if plot is not None:
+        try:
+            bench.plot(result, Path(plot))
+        except OSError as error:
+            raise unwritable(Path(plot), error) from error
+    if result["differences"]:
+        raise DivineError(_different(result))
+
+
+def _different(result: dict[str, Any]) -> str:
+    differences = result["differences"]
+    first = differences[0]
+    return (
+        f"{len(differences)} of {result['comparisons']} answers differ from plain decoding, the "
+        f"first of prompt {first['id']} with draft {first['draft']} at token {first['token']}"
+    )
+
+
+def _deliver(result: dict[str, Any], json: str | None) -> None:
+    from divine.cli.console import print_json
+    from divine.cli.report import write_json
+
     if json == "-":
         print_json(result)
-        return
-    show(result)
-    if json is not None:
+    elif json is not None:
         write_json(Path(json), result)

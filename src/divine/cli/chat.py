@@ -38,6 +38,14 @@ def command(
     threads: options.Threads = None,
     kv: options.KvTypeOption = "f16",
     backend: options.BackendOption = "cpu",
+    draft: options.Draft = None,
+    draft_model: options.DraftModel = None,
+    draft_max: options.DraftMax = None,
+    draft_min: options.DraftMin = None,
+    draft_text: options.DraftText = None,
+    draft_tree: options.DraftTree = None,
+    accept: options.Accept = None,
+    show_drafts: options.ShowDrafts = False,
     debug: options.Debug = False,
 ) -> None:
     """Talk with a model. /help lists what can be typed besides messages; Ctrl-C stops an answer."""
@@ -54,7 +62,12 @@ def command(
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
         logit_bias=options.logit_bias(logit_bias),
+        draft=options.draft(draft),
+        draft_text=options.draft_text(draft_text),
+        draft_tree=draft_tree,
+        accept=accept,
     )
+    drafting = options.draft_loading(draft_model, draft_max, draft_min)
     prepare_output()
     from pathlib import Path
 
@@ -67,7 +80,7 @@ def command(
         conversation.system = system
     started = time.perf_counter()
     with divine.api.load(
-        path, context=context, threads=threads, kv_type=kv, backend=backend
+        path, context=context, threads=threads, kv_type=kv, backend=backend, **drafting
     ) as loaded:
         note(f"{path.name}, loaded in {time.perf_counter() - started:.2f} s; /help, Ctrl-D ends")
-        Dialogue(loaded, conversation, arguments).talk()
+        Dialogue(loaded, conversation, arguments, show_drafts=show_drafts).talk()

@@ -44,11 +44,14 @@ def prepare_output() -> None:
             reconfigure(encoding="utf-8", errors="replace")
 
 
-def write(text: str) -> None:
-    """Text to standard output at once; control characters are made visible on a terminal."""
+def write(text: str, style: str = "") -> None:
+    """Text to standard output at once; control characters are made visible on a terminal.
+
+    `style`: parameters of the escape sequence that colours it ("" for none), for terminals only.
+    """
     if sys.stdout.isatty():
         text = text.translate(_CONTROLS)
-    sys.stdout.write(text)
+    sys.stdout.write(f"\x1b[{style}m{text}\x1b[0m" if style and text else text)
     sys.stdout.flush()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from divine.cli.console import complain, note, printable, write
 from divine.cli.conversation import Conversation
+from divine.cli.drafts import DraftColours
 from divine.cli.figures import figures
 from divine.errors import CapacityError, DivineError, UsageError
 
@@ -39,7 +40,15 @@ class _Quit(Exception):  # noqa: N818 - a signal, not an error
 class Dialogue:
     """A conversation with a loaded model on standard input and output."""
 
-    def __init__(self, model: Model, conversation: Conversation, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        conversation: Conversation,
+        arguments: dict[str, Any],
+        *,
+        show_drafts: bool = False,
+    ) -> None:
+        self._colours = DraftColours(wanted=show_drafts)
         self._model = model
         self._conversation = conversation
         self._arguments = arguments
@@ -115,7 +124,7 @@ class Dialogue:
         try:
             stream = self._model.stream(self._conversation.messages(), **self._arguments)
             with contextlib.closing(stream):
-                cut = _show(stream, pieces)
+                cut = _show(stream, pieces, self._colours)
         except CapacityError as error:
             self._conversation.withdraw()
             raise CapacityError(f"{error}; /clear starts afresh") from error
@@ -128,6 +137,7 @@ class Dialogue:
         else:
             drawn = "seed" not in self._arguments and self._arguments.get("temperature") != 0
             note(figures(stream.completion, None, drawn_seed=drawn))
+            self._colours.legend()
 
     def _help(self, _rest: str) -> None:
         for name, (text, _) in self._commands.items():
@@ -189,12 +199,12 @@ def _check(arguments: dict[str, Any]) -> None:
         check_integer("max_tokens", arguments["max_tokens"], 0, None)
 
 
-def _show(stream: Stream, pieces: list[str]) -> bool:
+def _show(stream: Stream, pieces: list[str], colours: DraftColours) -> bool:
     """Write the answer as it comes, collecting it in `pieces`; True when Ctrl-C cut it."""
     try:
         for chunk in stream:
             pieces.append(chunk.text)
-            write(chunk.text)
+            colours.write(chunk)
     except KeyboardInterrupt:
         write("\n")
         return True

@@ -1,15 +1,21 @@
-"""The line of figures after an answer, and the same as data; counted by the engine, not here."""
+"""The lines of figures after an answer, and the same as data; counted by the engine, not here."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from divine.api import Completion
+from divine.api import Completion, DraftCounts, Statistics
+
+COLUMNS = 80
 
 
 def figures(completion: Completion, load_seconds: float | None, *, drawn_seed: bool) -> str:
-    """One line: tokens and speed, prompt and speed, load time, and the seed if it was drawn."""
+    """Tokens and speed, prompt and speed, load time, and the seed if it was drawn.
+
+    One or two more lines say what came of drafts, if there were any.
+    """
     statistics = completion.statistics
     parts = [
         f"{len(completion.tokens)} tokens{_rate(statistics.decode_tok_s)}",
@@ -21,6 +27,10 @@ def figures(completion: Completion, load_seconds: float | None, *, drawn_seed: b
         parts.append(f"seed {completion.seed}")
     if completion.finish_reason == "length":
         parts.append("ended at the limit of tokens or context")
+    return "\n".join([_line(parts), *_drafting(statistics)])
+
+
+def _line(parts: list[str]) -> str:
     return "[" + " | ".join(parts) + "]"
 
 
@@ -28,15 +38,55 @@ def _rate(tok_s: float | None) -> str:
     return f", {tok_s:.1f} tok/s" if tok_s else ""
 
 
+def _drafting(statistics: Statistics) -> list[str]:
+    """Passes, speed-up, and accepted/judged by drafter and depth; [] if no draft was judged."""
+    accepted = _accepted(statistics.drafts)
+    if not accepted or not statistics.tokens_per_pass:
+        return []
+    parts = [f"{statistics.passes} passes, {statistics.tokens_per_pass:.2f} tokens each"]
+    if statistics.speedup:
+        parts.append(f"about {statistics.speedup:.1f}x plain (estimate)")
+    most = max(map(len, accepted.values()))
+    line = _line([*parts, *_shares(accepted, most)])
+    if len(line) <= COLUMNS:
+        return [line]
+    lines = (_line(_shares(accepted, depth)) for depth in range(most, 0, -1))
+    fitting = next((line for line in lines if len(line) <= COLUMNS), _line(_shares(accepted, 1)))
+    return [_line(parts), fitting]
+
+
+def _shares(accepted: Mapping[str, list[str]], depth: int) -> list[str]:
+    """As text, down to `depth` at most."""
+    return [
+        " ".join([name, *shares[:depth], *([".."] if len(shares) > depth else [])])
+        for name, shares in accepted.items()
+    ]
+
+
+def _accepted(drafts: Mapping[str, DraftCounts]) -> dict[str, list[str]]:
+    """Drafter -> "accepted/judged" at depth 1, 2, ... as far as its drafts were ever reached."""
+    shares = {
+        name: [
+            f"{yes}/{yes + no}"
+            for yes, no in zip(counts.accepted, counts.rejected, strict=True)
+            if yes + no
+        ]
+        for name, counts in drafts.items()
+    }
+    return {name: of_drafter for name, of_drafter in shares.items() if of_drafter}
+
+
 def as_data(completion: Completion, load_seconds: float) -> dict[str, Any]:
     """What --json prints."""
+    statistics = completion.statistics
     return {
         "text": completion.text,
         "tokens": list(completion.tokens),
+        "drafted_by": completion.drafted_by,
         "prompt_tokens": completion.prompt_tokens,
         "completion_tokens": len(completion.tokens),
         "finish_reason": completion.finish_reason,
         "seed": completion.seed,
         "load_s": load_seconds,
-        "statistics": dataclasses.asdict(completion.statistics),
+        "statistics": dataclasses.asdict(statistics) | {"speedup": statistics.speedup},
     }

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from divine.cli.prompts import read_text
 from divine.errors import UsageError
 
 ModelArgument: TypeAlias = Annotated[
@@ -111,11 +112,72 @@ LogitBias: TypeAlias = Annotated[
         "--logit-bias", metavar="ID=X", help="Added to a token's logit; -inf bans; repeatable."
     ),
 ]
+DraftModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "-md",
+        "--draft-model",
+        "--model-draft",
+        metavar="MODEL",
+        help="A smaller model of the same vocabulary, which guesses what MODEL will say.",
+    ),
+]
+Draft: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="LIST",
+        help="Who guesses ahead: none, auto, synthetic:P, or some of ngram,text,model; auto is "
+        "all that are there. Changes the speed, never the text.",
+    ),
+]
+DraftMax: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-max",
+        "--draft-n",
+        metavar="N",
+        help="Tokens that the draft model guesses at once at most; 16.",
+    ),
+]
+DraftMin: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-min",
+        "--draft-n-min",
+        metavar="N",
+        help="Fewer tokens of the draft model are not worth a pass; 0.",
+    ),
+]
+DraftText: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-text",
+        metavar="FILE",
+        help="Your own guess at the answer, such as the file that is being edited.",
+    ),
+]
+DraftTree: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--draft-tree", metavar="N", help="Nodes of each draft; without, as many as pay."),
+]
+Accept: TypeAlias = Annotated[
+    Literal["shared", "rejection"] | None,
+    typer.Option(
+        "--accept",
+        help="How drafts are accepted: shared noise keeps the text; rejection sampling keeps only "
+        "its probabilities.",
+    ),
+]
+ShowDrafts: TypeAlias = Annotated[
+    bool, typer.Option("--show-drafts", help="Colour the text by who had drafted it.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Debug: TypeAlias = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.")
 ]  # read by cli.main; here so that every command accepts it
 
+_NUMBER = re.compile(r"\s*[+-]?\d+\s*")
 _BIAS = re.compile(r"(\d+)(?:=|:|(?=[+-]))([+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf))", re.IGNORECASE)
 
 
@@ -167,3 +229,33 @@ def select_model(model: str | None, option: str | None, hub: str | None) -> Path
 
     stored = find(str(name))
     return stored.path if stored else pull_with_progress(str(name))
+
+
+def draft(value: str | None) -> str | None:
+    """Names of drafters; elsewhere the option of this name takes a number, which is refused."""
+    if value is not None and _NUMBER.fullmatch(value):
+        raise UsageError(
+            f"--draft is {value.strip()}; it takes names of drafters, such as ngram,model, and "
+            "--draft-max takes the number of tokens"
+        )
+    return value
+
+
+def draft_model(name: str | None) -> Path | None:
+    """The file that -md means. Raises UsageError, DownloadError."""
+    from divine.store import resolve
+
+    return None if name is None else resolve(name)
+
+
+def draft_loading(model: str | None, most: int | None, least: int | None) -> dict[str, Any]:
+    """What load() needs for -md, --draft-max and --draft-min. Raises UsageError, DownloadError."""
+    for name, value in (("--draft-max", most), ("--draft-min", least)):
+        if value is not None and model is None:
+            raise UsageError(f"{name} is for a draft model; give one with -md")
+    return given(draft_model=draft_model(model), draft_max=most, draft_min=least)
+
+
+def draft_text(file: str | None) -> str | None:
+    """The guess that --draft-text means. Raises UsageError for a file that cannot be read."""
+    return None if file is None else read_text(Path(file), "--draft-text")

@@ -44,7 +44,7 @@ def _read(text: str | None, file: str | None) -> str:
     if text is not None and text != "-":
         return _checked_argument(text)
     if file is not None and file != "-":
-        return _read_file(Path(file))
+        return read_text(Path(file), "-f")
     asked_for = "-" in (text, file)
     if not asked_for and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no prompt; give PROMPT, -f FILE, or text on standard input")
@@ -79,9 +79,10 @@ def _checked_argument(text: str) -> str:
     return text
 
 
-def _read_file(path: Path) -> str:
+def read_text(path: Path, option: str) -> str:
+    """The text of a file that `option` named. Raises UsageError if it has none."""
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; -f takes a text file")
+        raise UsageError(f"{path} is a folder; {option} takes a text file")
     try:
         with path.open("rb") as stream:
             return _decode(_limited(stream, str(path)), str(path))

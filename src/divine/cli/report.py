@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from divine.cli.console import jsonable
 from divine.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SHOWN_DEPTHS = 5  # what 80 columns hold
 
 
 def show(result: Mapping[str, Any]) -> None:
@@ -56,6 +61,80 @@ def _summary(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def show_speculation(result: Mapping[str, Any]) -> None:
+    """Print what drafting was worth: speed by class and drafter, and where the time went."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    settings, compared = result["settings"], result["comparisons"]
+    console.print(
+        f"{result['model']}, {settings['max_tokens']} tokens, temperature "
+        f"{settings['temperature']:g}"
+    )
+    if draft_model := result.get("draft_model"):
+        console.print(f"draft model {draft_model}")
+    console.print("medians over the prompts of a class; ratio: times plain decoding")
+    console.print()
+    console.print(_speed_table(result["speculation"]))
+    console.print()
+    console.print(_time_table(result["speculation"]))
+    console.print()
+    console.print(
+        f"{compared} answers compared with plain decoding: {len(result['differences'])} differ"
+    )
+
+
+def _speed_table(entries: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("class", "draft")
+    for name in ("prompts", "tok/s", "plain", "ratio", "end to\nend", "tokens\nper pass"):
+        table.add_column(name, justify="right")
+    for class_, entry in _without_repeats(entries):
+        table.add_row(
+            class_,
+            entry["draft"],
+            str(entry["prompts"]),
+            f"{entry['tok_s']:.1f}",
+            f"{entry['plain_tok_s']:.1f}",
+            f"{entry['ratio']:.2f}",
+            f"{entry['end_to_end_ratio']:.2f}",
+            f"{entry['tokens_per_pass']:.2f}",
+        )
+    return table
+
+
+def _time_table(entries: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("class", "draft")
+    for name in ("draft", "verify", "rest", "pass"):
+        table.add_column(f"{name}\nms", justify="right")
+    table.add_column(f"accepted %\ndepth 1, 2, ... {SHOWN_DEPTHS}")
+    for class_, entry in _without_repeats(entries):
+        parts = [entry[f"{part}_ms_per_pass"] for part in ("draft", "verify", "other")]
+        shares = entry["acceptance"][:SHOWN_DEPTHS]
+        table.add_row(
+            class_,
+            entry["draft"],
+            *(f"{part:.2f}" for part in (*parts, sum(parts))),
+            " ".join("  -" if share is None else f"{100 * share:3.0f}" for share in shares),
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    return Table(*columns, box=None, pad_edge=False)
+
+
+def _without_repeats(
+    entries: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each entry with its class, which is empty where it is that of the entry before."""
+    before = None
+    for entry in entries:
+        yield ("" if entry["class"] == before else entry["class"]), entry
+        before = entry["class"]
+
+
 def check_writable(path: Path) -> None:
     """Raise UsageError when write_json(path, ...) could not write."""
     partial = _partial(path)
@@ -63,7 +142,7 @@ def check_writable(path: Path) -> None:
         partial.touch()
         partial.unlink()
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:
@@ -73,12 +152,13 @@ def write_json(path: Path, result: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(jsonable(result), indent=1, allow_nan=False) + "\n", "utf-8")
         partial.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def _partial(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def _unwritable(path: Path, error: OSError) -> UsageError:
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """The error for a file that cannot be written."""
     return UsageError(f"{path} cannot be written: {error.strerror or error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,8 @@ from divine.cli.prompts import read_prompt
 from divine.errors import UsageError
 
 if TYPE_CHECKING:
-    from divine.api import Completion, Model
+    from divine.api import Completion, Stream
+    from divine.cli.drafts import DraftColours
 
 
 def command(
@@ -55,12 +55,20 @@ def command(
     threads: options.Threads = None,
     kv: options.KvTypeOption = "f16",
     backend: options.BackendOption = "cpu",
+    draft: options.Draft = None,
+    draft_model: options.DraftModel = None,
+    draft_max: options.DraftMax = None,
+    draft_min: options.DraftMin = None,
+    draft_text: options.DraftText = None,
+    draft_tree: options.DraftTree = None,
+    accept: options.Accept = None,
+    show_drafts: options.ShowDrafts = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
     """Answer one prompt: an argument, a file (-f), both, or standard input.
 
-    The text goes to standard output as it comes, a line of figures to standard error. The prompt is
+    The text goes to standard output as it comes, lines of figures to standard error. The prompt is
     put through the model's chat template as a user's message unless --raw is given.
     """
     if prompt is None and (model_option or hub):  # then the only argument is the prompt
@@ -89,33 +97,40 @@ def command(
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
         logit_bias=options.logit_bias(logit_bias),
+        draft=options.draft(draft),
+        draft_text=options.draft_text(draft_text),
+        draft_tree=draft_tree,
+        accept=accept,
     )
+    drafting = options.draft_loading(draft_model, draft_max, draft_min)
     prepare_output()
     import divine.api
     from divine.cli import figures
+    from divine.cli.drafts import DraftColours
 
+    colours = DraftColours(wanted=show_drafts)
     started = time.perf_counter()
     with divine.api.load(
-        path, context=context, threads=threads, kv_type=kv, backend=backend
+        path, context=context, threads=threads, kv_type=kv, backend=backend, **drafting
     ) as loaded:
         load_s = time.perf_counter() - started
-        completion = _answer(loaded, request, live=not json, raw=raw, **arguments)
+        stream = loaded.stream(request, raw=raw, **arguments)
+        completion = stream.finish() if json else _show(stream, colours)
     if json:
         print_json(figures.as_data(completion, load_s))
     else:
         note(figures.figures(completion, load_s, drawn_seed=seed is None and temperature != 0))
+        colours.legend()
 
 
-def _answer(
-    model: Model, request: str | list[dict[str, Any]], *, live: bool, **arguments: Any
-) -> Completion:
-    """The completion, written while it comes if `live`; ends its line even when it is cut."""
+def _show(stream: Stream, colours: DraftColours) -> Completion:
+    """The completion, written while it comes; ends its line even when it is cut."""
     last = "\n"
-    with contextlib.closing(model.stream(request, **arguments)) as stream:
+    with stream:
         try:
             for chunk in stream:
-                if live and chunk.text:
-                    write(chunk.text)
+                if chunk.text:
+                    colours.write(chunk)
                     last = chunk.text
         finally:
             if not last.endswith("\n"):
