@@ -220,10 +220,11 @@ def test_cost_counts_what_is_missing(target: Target) -> None:
 def test_cost_has_a_prior() -> None:
     from divine.drafting.reader import PassTimes
 
-    times = PassTimes(300_000_000)
-    assert times.estimate(1) == pytest.approx(30)
+    times = PassTimes({n: 30.0 + 4 * n for n in range(1, 65)})
+    assert times.estimate(1) == pytest.approx(34)
     assert times.estimate(4) < 2 * times.estimate(1)
     assert times.estimate(512) > 50 * times.estimate(1)
+    assert times.estimate(0) == 0
     times.observe(1, 7.0)
     assert times.estimate(1) == 7.0
     assert 7.0 < times.estimate(2) < 14.0

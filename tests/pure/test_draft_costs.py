@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 
@@ -104,57 +102,3 @@ def test_the_slope_of_the_context_is_learned() -> None:
     for n, context in ((1, 0), (1, 4000), (8, 0), (8, 4000)):
         true = CostTable.frozen(TRUE).cost(n, 0) + slope * n * context
         assert costs.cost(n, context) == pytest.approx(true, rel=0.1)
-
-
-def test_saved_and_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "costs.json"
-    costs = learned(CostTable(TRUE), 200, (1, 3, 5))
-    costs.save(path)
-    other = CostTable({1: 7.0, 64: 100.0})  # another prior: the figures count, not the corrections
-    assert other.load(path)
-    for n in (1, 3, 5):
-        assert other.cost(n, 0) == pytest.approx(costs.cost(n, 0), rel=0.02)
-    assert other.weight(1) > 1
-    assert [p.name for p in path.parent.iterdir()] == ["costs.json"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"format": "divine cost table 1"}',
-        '{"format": "divine cost table 1", "slope": 0, "rows": {}}',
-        '{"format": "divine cost table 1", "slope": NaN, "rows": {"1": [5, 1]}}',
-        '{"format": "divine cost table 1", "slope": 0, "rows": {"x": [5, 1]}}',
-        '{"format": "divine cost table 1", "slope": 0, "rows": {"1": [0, 1]}}',
-        '{"format": "divine cost table 1", "slope": 0, "rows": {"1": [Infinity, 1]}}',
-        '{"format": "divine cost table 1", "slope": 0, "rows": {"1": ["5", 1]}}',
-        '{"format": "divine cost table 1", "slope": 0, "rows": {"100000": [5, 1]}}',
-        '{"format": "something else", "slope": 0, "rows": {"1": [5, 1]}}',
-        "[" * 100_000,
-    ],
-)
-def test_damaged_and_foreign_files_are_ignored(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "costs.json"
-    path.write_text(text)
-    costs = CostTable(TRUE)
-    assert not costs.load(path)
-    assert costs.cost(1, 0) == 40.0
-
-
-def test_files_that_cannot_be_read_or_written_are_nobodys_problem(tmp_path: Path) -> None:
-    costs = learned(CostTable(TRUE), 10, (1,))
-    assert not costs.load(tmp_path / "none.json")
-    (tmp_path / "file").write_text("")
-    costs.save(tmp_path / "file" / "costs.json")  # a folder that is a file
-    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    assert not costs.load(tmp_path / "bytes.json")
-
-
-def test_the_file_is_small_and_plain(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    learned(CostTable(TRUE), 50, (1, 2)).save(path)
-    data = json.loads(path.read_text())
-    assert sorted(data["rows"]) == ["1", "2"]

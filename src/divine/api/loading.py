@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from pathlib import Path
 from typing import cast
@@ -12,12 +11,15 @@ from divine.api.model import Model
 from divine.backends import create_backend
 from divine.backends.base import Executable, KvType
 from divine.drafting import (
+    Calibration,
+    Controller,
     CostTable,
     Drafter,
     NgramDrafter,
     TextDrafter,
     load_draft_model,
-    prior_costs,
+    load_experience,
+    prior_of,
 )
 from divine.errors import FormatError, UsageError
 from divine.gguf import GGUFFile, open_gguf
@@ -28,7 +30,6 @@ from divine.sampling import SamplingParams, check_integer
 from divine.text import Tokenizer
 
 DEFAULT_CONTEXT = 8192
-MULTIPLY_ADDS_PER_CORE = 50e9  # a second: a first guess, until passes were measured
 
 
 def load(
@@ -73,7 +74,6 @@ def load(
             )
         defaults = _file_defaults(file)
         executable = chosen.compile(program, file, threads=threads)
-        costs, costs_path = _cost_table(file, program, executable)
         drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
         if draft_model is not None:
             drafters["model"] = load_draft_model(
@@ -87,6 +87,7 @@ def load(
             )
         elif limits:
             raise UsageError("draft_max and draft_min need a draft model: give draft_model")
+        controller, experience = _controller(file, program, executable, drafters, draft_model)
     except BaseException:
         file.close()
         raise
@@ -98,31 +99,39 @@ def load(
         context,
         cast("KvType", kv_type),
         drafters,
-        costs,
-        costs_path,
+        controller,
+        experience,
     )
 
 
-def _cost_table(file: GGUFFile, program: Program, executable: Executable) -> tuple[CostTable, Path]:
-    """What passes of this model cost on this machine, as far as earlier processes have seen."""
-    read = [name for name in program.weights() if len(file.shape(name)) == 2]
-    prior = prior_costs(
-        sum(len(file.raw(name)) for name in read),
-        sum(math.prod(file.shape(name)) for name in read),
-        mac_s=MULTIPLY_ADDS_PER_CORE * executable.threads,
-    )
+def _controller(
+    file: GGUFFile,
+    program: Program,
+    executable: Executable,
+    drafters: dict[str, Drafter],
+    draft_model: str | os.PathLike[str] | None,
+) -> tuple[Controller, Path]:
+    """The controller, with what earlier processes have learned, and the file that keeps it."""
     identity = "\n".join(
         [
             probe_cpu().name,
             f"{executable.level} {executable.threads}",
+            "" if draft_model is None else Path(draft_model).name,
             *(f"{name} {file.block_type(name)} {file.shape(name)}" for name in program.weights()),
         ]
     )
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    path = cache_folder() / "costs" / f"{name}.json"
-    costs = CostTable(prior)
-    costs.load(path)
-    return costs, path
+    path = cache_folder() / "drafting" / f"{name}.json"
+    costs, calibration = CostTable(prior_of(program, file, executable.threads)), Calibration()
+    load_experience(path, costs, calibration)
+    controller = Controller(
+        costs,
+        drafters,
+        executable.vocabulary,
+        executable.max_rows,
+        calibration=calibration,
+    )
+    return controller, path
 
 
 def _context(asked: int | None, trained: int) -> int:

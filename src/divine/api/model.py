@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request
 from divine.backends.base import Executable, KvType
-from divine.drafting import Controller, CostTable, Drafter
+from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
 from divine.errors import UsageError
 from divine.gguf import GGUFFile, Metadata
@@ -31,26 +31,25 @@ class Model:
         defaults: SamplingParams,
         context: int,
         kv_type: KvType,
-        drafters: Mapping[str, Drafter],
-        costs: CostTable,
-        costs_path: Path,
+        drafters: dict[str, Drafter],
+        controller: Controller,
+        experience: Path,
     ) -> None:
         self.context = context
         self.tokenizer = tokenizer
         self.defaults = defaults
         self._file = file
         self._executable = executable
-        self._drafters = dict(drafters)
-        self._costs, self._costs_path = costs, costs_path
+        self._drafters = drafters
+        self._controller = controller
+        self._experience = experience  # the file
         self._engine = Engine(
             executable,
             context=context,
             new_decoder=lambda: tokenizer.decoder(continuation=True),
             end_ids=tokenizer.end_ids,
             kv_type=kv_type,
-            controller=Controller(
-                costs, self._drafters, executable.vocabulary, executable.max_rows
-            ),
+            controller=controller,
         )
         self._closed = False
 
@@ -131,7 +130,8 @@ class Model:
             self._engine.close()
             for drafter in self._drafters.values():
                 drafter.close()
-            self._costs.save(self._costs_path)
+            controller = self._controller
+            save_experience(self._experience, controller.costs, controller.calibration)
             self._executable.close()
             self._file.close()
 

@@ -2,11 +2,13 @@
 
 from divine.drafting.acceptance import Walk, draw, walk, walk_by_rejection
 from divine.drafting.base import Budget, Drafter, DraftSession, DraftTask
+from divine.drafting.calibration import Calibration
 from divine.drafting.controller import Controller
 from divine.drafting.costs import CostTable, prior_costs
 from divine.drafting.counts import DepthCounts, DraftCounts
+from divine.drafting.experience import load_experience, save_experience
 from divine.drafting.guess import TextDrafter
-from divine.drafting.loading import load_draft_model
+from divine.drafting.loading import load_draft_model, prior_of
 from divine.drafting.ngram import NgramDrafter
 from divine.drafting.sequence import SequenceDraft
 from divine.drafting.synthetic import SyntheticDrafter
@@ -15,6 +17,7 @@ from divine.drafting.tree import ROOT, DraftTree, merge
 __all__ = [
     "ROOT",
     "Budget",
+    "Calibration",
     "Controller",
     "CostTable",
     "DepthCounts",
@@ -30,8 +33,11 @@ __all__ = [
     "Walk",
     "draw",
     "load_draft_model",
+    "load_experience",
     "merge",
     "prior_costs",
+    "prior_of",
+    "save_experience",
     "walk",
     "walk_by_rejection",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from typing import Any
 
 # Bin borders, about evenly spaced in log-odds.
 _BORDERS = (0.01, 0.03, 0.07, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85, 0.93, 0.97, 0.99)
@@ -18,6 +19,7 @@ _LAST_BUCKET = 4
 _LEAST, _MOST = 0.002, 0.998  # no drafter is certain
 _CLAIM_STRENGTH = 6.0  # nodes that the claim itself is worth, against all depths together
 _POOL_STRENGTH = 12.0  # nodes that all depths together are worth, against one depth
+_SAMPLED = " sampled"  # ends the name of a table for temperatures above 0
 _FADE = 0.997  # per node of a bin: 300 nodes of memory
 
 _VARIANCE = 1.0  # of log-odds between prompts, before a node of this one was seen
@@ -61,6 +63,21 @@ class ClaimTable:
             rights[at] = rights[at] * _FADE + hit
             totals[at] = totals[at] * _FADE + 1.0
         self.nodes += 1
+
+    def data(self) -> dict[str, Any]:
+        """The counts, for JSON."""
+        return {"nodes": self.nodes, "rights": self._rights, "totals": self._totals}
+
+    def restore(self, data: object) -> None:
+        """Take over what data() gave; raises ValueError, and changes nothing, for anything else."""
+        if not isinstance(data, dict):
+            raise ValueError("not a table of claims")
+        rights, totals = (_counts(data.get(name), self._rights) for name in ("rights", "totals"))
+        lines = zip(rights, totals, strict=True)
+        too_many = any(r > t for right, total in lines for r, t in zip(right, total, strict=True))
+        if too_many or not isinstance(data.get("nodes"), int):
+            raise ValueError("a damaged table of claims")
+        self._rights, self._totals, self.nodes = rights, totals, data["nodes"]
 
 
 class ClaimFilter:
@@ -125,6 +142,25 @@ class Calibration:
             table = self._tables[key] = ClaimTable()
         return table
 
+    def data(self) -> dict[str, Any]:
+        """The tables, for JSON."""
+        return {
+            f"{drafter}{_SAMPLED if sampled else ''}": table.data()
+            for (drafter, sampled), table in self._tables.items()
+            if table.nodes
+        }
+
+    def restore(self, data: object) -> None:
+        """Take over what data() gave; raises ValueError, and changes nothing, for anything else."""
+        if not isinstance(data, dict):
+            raise ValueError("no tables of claims")
+        tables: dict[tuple[str, bool], ClaimTable] = {}
+        for name, entry in data.items():
+            key = (name.removesuffix(_SAMPLED), name.endswith(_SAMPLED))
+            tables[key] = ClaimTable()
+            tables[key].restore(entry)
+        self._tables = tables
+
     def probability(self, drafter: str, depth: int, claim: float, sampled: bool) -> float:
         """How often such a claim is right, over all sequences."""
         return self.table(drafter, sampled).probability(depth, claim)
@@ -132,3 +168,17 @@ class Calibration:
     def observe(self, drafter: str, depth: int, claim: float, sampled: bool, right: bool) -> None:
         """Count a node whose parent was reached."""
         self.table(drafter, sampled).observe(depth, claim, right)
+
+
+def _counts(lines: object, like: list[list[float]]) -> list[list[float]]:
+    """Lists of numbers of the same sizes as `like`; raises ValueError for anything else."""
+    if not isinstance(lines, list) or len(lines) != len(like):
+        raise ValueError("a damaged table of claims")
+    counts: list[list[float]] = []
+    for line, model in zip(lines, like, strict=True):
+        if not isinstance(line, list) or len(line) != len(model):
+            raise ValueError("a damaged table of claims")
+        if not all(isinstance(n, (int, float)) and 0 <= n < math.inf for n in line):
+            raise ValueError("a damaged table of claims")
+        counts.append([float(n) for n in line])
+    return counts

@@ -66,10 +66,11 @@ class Controller:
         vocabulary: int,
         max_rows: int,
         clock: Callable[[], float] = time.perf_counter,
+        calibration: Calibration | None = None,
     ) -> None:
-        """`max_rows`: of a pass; `clock` gives seconds."""
+        """`max_rows`: of a pass; `clock` gives seconds; `calibration`: what is known already."""
         self.costs = costs
-        self.calibration = Calibration()
+        self.calibration = Calibration() if calibration is None else calibration
         self._drafters = drafters
         self._vocabulary = vocabulary
         self._max_rows = max_rows

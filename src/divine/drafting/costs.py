@@ -9,14 +9,10 @@ drafters, and not what a row is good for.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
-import tempfile
 from bisect import bisect_left
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 TABLE_ROWS = 64  # longer passes read prompts; their cost goes on in a straight line
 # Relative costs of the design's measured model; the milliseconds are of a 1.5B model on two cores.
@@ -37,8 +33,10 @@ _SLOPE_SPREAD = 0.3  # least relative spread of contexts from which a slope is f
 _SLOPE_PASSES = 50
 _SLOPE_MOST = 1 / 1000  # of level(1): a row's attention costs a plain pass at 1,000 positions
 
-_FORMAT = "divine cost table 1"
 _LOADED_WEIGHT = 8.0  # at most: a machine may have changed since
+
+
+MULTIPLY_ADDS_PER_CORE = 50e9  # a second: a first guess, until passes were measured
 
 
 def prior_costs(
@@ -141,35 +139,21 @@ class CostTable:
         if self._passes % _REBUILD_EVERY == 0:
             self._rebuild()
 
-    def save(self, path: Path) -> None:
-        """Write what was learned; the file is whole or not there. Never raises at a user."""
+    def data(self) -> dict[str, Any] | None:
+        """What was learned, for JSON; None if nothing was."""
+        if self._fixed or not self._weights:
+            return None
         rows = {
             str(n): [round(self._scale * self._levels[n], 5), round(self.weight(n), 3)]
             for n in sorted(self._weights)
         }
-        if self._fixed or not rows:
-            return
-        data = {"format": _FORMAT, "slope": self._scale * self._slope, "rows": rows}
-        temporary = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-            Path(temporary).replace(path)
-        except OSError:  # a full disk or a folder of someone else: the next start measures anew
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    Path(temporary).unlink()
+        return {"slope": self._scale * self._slope, "rows": rows}
 
-    def load(self, path: Path) -> bool:
-        """Take over what save() wrote; False, and nothing changed, if there is no such file."""
-        try:
-            rows, slope = _parsed(path.read_text(encoding="utf-8"), len(self._levels))
-        except (OSError, ValueError, RecursionError):
-            return False
+    def restore(self, data: object) -> None:
+        """Take over what data() gave; raises ValueError, and changes nothing, for anything else."""
+        rows, slope = _parsed(data, len(self._levels))
         if self._fixed:
-            return False
+            return
         base = min(rows)
         ratios = {n: math.log(ms / self._prior[n]) for n, (ms, _) in rows.items()}
         self._log_scale = ratios[base]
@@ -183,7 +167,6 @@ class CostTable:
                 shrunk = weight / (weight + _SHRINK)
                 self._shifts[n] = (ratios[n] - self._log_scale) / max(shrunk, 0.1)
         self._rebuild()
-        return True
 
     def _level(self, rows: int) -> float:
         levels = self._levels
@@ -276,10 +259,9 @@ def _monotone(levels: list[float], weights: list[float]) -> list[float]:
     return [0.0, *(value for value, _, count in blocks for _ in range(count))]
 
 
-def _parsed(text: str, end: int) -> tuple[dict[int, tuple[float, float]], float]:
-    """Rows -> (ms, weight), and the slope; ValueError for anything that save() does not write."""
-    data = json.loads(text)
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+def _parsed(data: object, end: int) -> tuple[dict[int, tuple[float, float]], float]:
+    """Rows -> (ms, weight), and the slope; ValueError for anything that data() does not give."""
+    if not isinstance(data, dict):
         raise ValueError("not a cost table")
     entries = data.get("rows")
     if not isinstance(entries, dict) or not entries:

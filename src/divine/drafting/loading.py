@@ -6,18 +6,20 @@ vocabulary. Knows files and tokenizers; the drafters know neither.
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
 from numpy.typing import NDArray
 
 from divine.backends import create_backend
-from divine.backends.base import KvType
+from divine.backends.base import KvType, WeightSource
 from divine.drafting.bridge import check_bridge
 from divine.drafting.bridged import BridgedDrafter
+from divine.drafting.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
 from divine.drafting.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
 from divine.errors import FormatError, UsageError
-from divine.gguf import GGUFFile, open_gguf
+from divine.gguf import open_gguf
 from divine.models import build_program
 from divine.program import Embed, Head, Program
 from divine.sampling import check_integer
@@ -85,7 +87,7 @@ def load_draft_model(
         draft_min=draft_min,
         width=width,
         kv_type=kv_type,
-        bytes_read=_bytes_read(program, file, float(always.mean())),
+        prior=prior_of(program, file, executable.threads, listed=float(always.mean())),
         on_close=file.close,
     )
     if shared is None:
@@ -93,12 +95,24 @@ def load_draft_model(
     return ModelDrafter(model, always, target.end_ids)
 
 
-def _bytes_read(program: Program, file: GGUFFile, listed: float) -> int:
-    """Bytes of weights that a pass of one row reads when so much of the vocabulary is listed."""
-    tables = {op.table for op in program.ops if isinstance(op, Embed)}
-    heads = {op.weight for op in program.ops if isinstance(op, Head)}
-    rest = sum(len(file.raw(name)) for name in program.weights() if name not in tables | heads)
-    return rest + int(listed * sum(len(file.raw(name)) for name in heads))
+def prior_of(
+    program: Program, weights: WeightSource, threads: int, *, listed: float = 1.0
+) -> dict[int, float]:
+    """A first estimate of what passes cost: rows -> milliseconds.
+
+    `listed`: the share of the vocabulary that the head is computed for.
+    """
+    table = next(op.table for op in program.ops if isinstance(op, Embed))
+    head = next(op.weight for op in program.ops if isinstance(op, Head))
+    nbytes = products = 0.0
+    for name in program.weights():
+        shape = weights.shape(name)
+        if len(shape) != 2 or name == table != head:  # of an embedding few rows are read
+            continue
+        share = listed if name == head else 1.0
+        nbytes += share * len(weights.raw(name))
+        products += share * math.prod(shape)
+    return prior_costs(nbytes, products, mac_s=MULTIPLY_ADDS_PER_CORE * threads)
 
 
 def _always(tokenizer: Tokenizer, shared: int, first: int) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ own model; nothing of the target, of trees or of what is worth drafting.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from divine.backends.base import COMMITTED, Executable, KvType, PassResult, Rows, State, Want
 from divine.backends.prefixes import Prefixes
 
-PRIOR_BYTES_PER_MS = 1e7  # 10 GB/s: what a small computer reads weights with
 LONG_ROWS = 16  # passes of more rows take about as long for each further row
 NEWS = 0.2  # weight of a new measurement
 
@@ -24,14 +23,17 @@ NEWS = 0.2  # weight of a new measurement
 class PassTimes:
     """Milliseconds of a draft model's passes by their number of rows, from its own passes.
 
-    Before the first pass: what reading the weights takes. Numbers of rows that have not been met
-    are estimated from the nearest that has.
+    Numbers of rows that have not been met are estimated from the nearest that has, and before the
+    first pass from the prior.
     """
 
-    def __init__(self, bytes_read: int) -> None:
+    def __init__(self, prior: Mapping[int, float]) -> None:
+        """`prior`: rows -> milliseconds, from 1 to more than LONG_ROWS."""
         self._measured: dict[int, float] = {}  # rows up to LONG_ROWS -> ms
         self._long: float | None = None  # ms of one row of longer passes
-        self._prior = bytes_read / PRIOR_BYTES_PER_MS
+        self._prior = prior
+        most = max(prior)
+        self._prior_long = prior[most] / most
 
     def observe(self, rows: int, ms: float) -> None:
         """A pass has taken so long."""
@@ -41,29 +43,20 @@ class PassTimes:
             self._measured[rows] = _mixed(self._measured.get(rows), ms)
 
     def estimate(self, rows: int) -> float:
-        """Milliseconds of a pass, or of several long ones."""
+        """Milliseconds of a pass, or of several long ones; rows from 0."""
         if rows > LONG_ROWS:
-            return (
-                self.estimate(LONG_ROWS) / LONG_ROWS * rows
-                if self._long is None
-                else (self._long * rows)
-            )
+            return rows * (self._prior_long if self._long is None else self._long)
         known = self._measured.get(rows)
-        if known is not None:
-            return known
+        if known is not None or rows < 1:
+            return known or 0.0
         if not self._measured:
-            return self._prior * _shape(rows)
+            return self._prior[rows]
         nearest = min(self._measured, key=lambda met: abs(met - rows))
-        return self._measured[nearest] * _shape(rows) / _shape(nearest)
+        return self._measured[nearest] * self._prior[rows] / self._prior[nearest]
 
 
 def _mixed(old: float | None, new: float) -> float:
     return new if old is None else old + NEWS * (new - old)
-
-
-def _shape(rows: int) -> float:
-    """Passes of n rows relative to one: reading weights first, then arithmetic."""
-    return max(1.0 + 0.12 * (rows - 1), 0.3 * rows)
 
 
 class Reader:
