@@ -62,7 +62,10 @@ class DraftSession(Protocol):
     """Drafts for one sequence. Any call may raise: the drafter is then left out from there on."""
 
     def cost_ms(self, depth: int) -> float:
-        """Milliseconds that proposing this deep would take now, catching up included; 0 if free."""
+        """Milliseconds that proposing this deep would take now, catching up included.
+
+        0 if it is free, infinite if nothing can be proposed now.
+        """
 
     def propose(self, histories: Histories, budget: Budget) -> DraftTree:
         """A tree below the last token, best guesses first among siblings; empty if it has none.

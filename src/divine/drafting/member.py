@@ -6,6 +6,7 @@ bring and take, how long it has been asleep. Decides nothing about rows.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -116,15 +117,17 @@ class Member:
         return self.levels.probability(depth, claim)
 
     def quote(self) -> Quote | None:
-        """What asking takes now; None if it cannot be asked."""
+        """What asking takes now; None if it cannot be asked now."""
         if self.session is None:
             return None
         try:
             one, two = float(self.session.cost_ms(1)), float(self.session.cost_ms(2))
-            if not 0 <= one < float("inf") or not 0 <= two < float("inf"):
+            if not (one >= 0 and two >= 0):
                 raise ValueError(f"its cost is {one} ms, {two} ms")
         except Exception as error:  # noqa: BLE001
             self._fail(error)
+            return None
+        if max(one, two) == math.inf:
             return None
         ratio = self._record.time_ratio
         level = max(two - one, 0.0)
