@@ -26,7 +26,7 @@ from divine.drafting.selection import (
     share_rows,
     worthy_levels,
 )
-from divine.drafting.sequence import SequenceDraft
+from divine.drafting.sequence import OpenShare, SequenceDraft
 from divine.drafting.tree import DraftTree, merge
 from divine.sampling import Histories
 
@@ -75,6 +75,7 @@ class Controller:
         self._vocabulary = vocabulary
         self._max_rows = max_rows
         self._clock = clock
+        self._open_share = OpenShare()
         self._records: dict[str, Record] = {}
 
     def begin(
@@ -102,7 +103,7 @@ class Controller:
             )
             for name in used
         ]
-        return SequenceDraft(task, members, nodes, depth)
+        return SequenceDraft(task, members, nodes, depth, self._open_share)
 
     def plan(self, wanting: Wanting, other_rows: int, context: int) -> list[DraftTree]:
         """The tree of each sequence that is about to decode; often an empty one.
@@ -153,7 +154,7 @@ class Controller:
             draft.planned = None
             if tree.tokens:
                 count_nodes(tree, walk.nodes, list(draft.counts.values()))
-            draft.note(len(walk.nodes), len(walk.tokens), confidence, not tree.tokens)
+            draft.note(tree, walk, confidence)
             for bit, member in enumerate(draft.members):
                 member.learn(walk.tokens, tree, walk.nodes)
                 if not member.free:
@@ -354,8 +355,9 @@ def _repays(
     here: _Pass,
 ) -> bool:
     """Whether an investment comes back in the tokens still to come."""
-    if quote.invest > _SMALL_INVESTMENT * here.plain and not draft.knows_the_text:
+    new = member.experience < _EXPERIENCE
+    if new and quote.invest > _SMALL_INVESTMENT * here.plain and not draft.knows_the_text:
         return False
-    horizon = min(most + 1, max(_HORIZON, draft.answered))
-    caution = _CAUTION_NEW if member.experience < _EXPERIENCE else _CAUTION_KNOWN
+    horizon = min(most + 1, max(_HORIZON, draft.answered)) * draft.open_share
+    caution = _CAUTION_NEW if new else _CAUTION_KNOWN
     return gain * horizon / (1 + expected) > caution * here.price * quote.invest

@@ -6,6 +6,7 @@ may risk, the model's confidence how predictable the text is. Decides nothing.
 
 from __future__ import annotations
 
+from divine.drafting.acceptance import Walk
 from divine.drafting.base import DraftTask
 from divine.drafting.counts import DepthCounts
 from divine.drafting.member import Member
@@ -21,6 +22,33 @@ _CONFIDENCE_FADE = 0.95  # per token
 _CONFIDENCE_TOKENS = 5.0  # to be seen before a text counts as known
 
 
+_OPEN_PRIOR = (32.0, 0.8)  # tokens, share: of all sequences, before any was seen
+_OPEN_FADE = 0.999  # per token
+_OPEN_TOKENS = 24.0  # of a sequence that all sequences together are worth
+
+
+class OpenShare:
+    """The share of tokens, over all sequences, that no free drafter had proposed.
+
+    Only these can be hastened by a drafter that takes time.
+    """
+
+    def __init__(self) -> None:
+        weight, share = _OPEN_PRIOR
+        self._open, self._all = weight * share, weight
+
+    @property
+    def value(self) -> float:
+        """0 to 1."""
+        return self._open / self._all
+
+    def observe(self, chosen: int, left_open: bool) -> None:
+        """A pass chose so many tokens."""
+        fade = _OPEN_FADE**chosen
+        self._open = self._open * fade + (chosen if left_open else 0)
+        self._all = self._all * fade + chosen
+
+
 class SequenceDraft:
     """One sequence's drafters, figures and recent past; made by Controller.begin().
 
@@ -29,7 +57,12 @@ class SequenceDraft:
     """
 
     def __init__(
-        self, task: DraftTask, members: list[Member], nodes: int | None, depth: int | None
+        self,
+        task: DraftTask,
+        members: list[Member],
+        nodes: int | None,
+        depth: int | None,
+        open_share: OpenShare,
     ) -> None:
         self.task = task
         self.members = members
@@ -46,6 +79,9 @@ class SequenceDraft:
         self._earned = 0.0
         self._confidence = self._confidence_weight = 0.0
         self._settled = False
+        self._all_sequences = open_share
+        self._open = self._chosen = 0.0
+        self._free = sum(1 << bit for bit, member in enumerate(members) if member.free)
         self.taps = tuple(dict.fromkeys(tap for member in members for tap in member.taps))
         self.wants_confidence = not all(member.free for member in members)
 
@@ -77,12 +113,25 @@ class SequenceDraft:
         return weight >= _CONFIDENCE_TOKENS or (self._settled and weight == 0)
 
     @property
+    def open_share(self) -> float:
+        """The share of its tokens that a drafter which takes time could hasten."""
+        if not self._free:
+            return 1.0
+        known = _OPEN_TOKENS * self._all_sequences.value
+        return (known + self._open) / (_OPEN_TOKENS + self._chosen)
+
+    @property
     def answered(self) -> int:
         """Tokens of the answer so far."""
         return len(self.task.tokens) - self.task.prompt_length
 
-    def note(self, accepted: int, chosen: int, confidence: float | None, plain: bool) -> None:
-        """Take in how the planned pass went; `plain`: it had no nodes."""
+    def note(self, tree: DraftTree, walk: Walk, confidence: float | None) -> None:
+        """Take in how the planned pass went."""
+        accepted, chosen, plain = len(walk.nodes), len(walk.tokens), not tree.tokens
+        left_open = not any(tree.sources[node] & self._free for node in walk.nodes)
+        self._open += chosen if left_open else 0
+        self._chosen += chosen
+        self._all_sequences.observe(chosen, left_open)
         self._tokens = self._tokens * _RATE_FADE + chosen
         self._time = self._time * _RATE_FADE + self.units
         self._earned = max(self._earned * _STAKE_FADE, float(accepted))
