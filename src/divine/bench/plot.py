@@ -17,6 +17,7 @@ _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 _MARKERS = "osD^vPX*"
 _INK, _PALE = "#333333", "#DDDDDD"
 _GROUP = 0.8  # of the distance between classes that their bars fill
+_DEEPEST = 16  # deeper nodes are few, and their shares scatter
 
 
 def check_plot() -> None:
@@ -114,7 +115,11 @@ def _by_depth(entries: Sequence[Mapping[str, Any]]) -> dict[int, float]:
             for depth, (yes, no) in enumerate(pairs, 1):
                 accepted[depth] = accepted.get(depth, 0) + yes
                 judged[depth] = judged.get(depth, 0) + yes + no
-    return {depth: accepted[depth] / total for depth, total in judged.items() if total}
+    return {
+        depth: accepted[depth] / total
+        for depth, total in judged.items()
+        if total and depth <= _DEEPEST
+    }
 
 
 def _tidy(axes: Any) -> None:

@@ -38,6 +38,9 @@ _MEASURED = 1.5  # passes of plain decoding that must stand behind its cost befo
 _CHEAP = 0.1  # of a plain pass: rows that cost no more together need no caution
 _ROW_PRICE = 0.5  # of the mean row, as a drafter's threshold: costs have steps, some rows are cheap
 _HORIZON = 128  # tokens that are taken to come at least (if allowed), else as many as there were
+# Open passes come singly where a free drafter has most of the text. So an investment waits, as who
+# rents before he buys, until such passes have taken this share of its price.
+_RENT = 0.7
 _SMALL_INVESTMENT = 0.25  # of a plain pass: made without knowing how predictable the text is
 _CAUTION_NEW, _CAUTION_KNOWN = 1.5, 1.1  # what an investment must promise, in times its price
 _EXPERIENCE = 50  # nodes after which a drafter is known
@@ -357,6 +360,8 @@ def _repays(
     """Whether an investment comes back in the tokens still to come."""
     new = member.experience < _EXPERIENCE
     if new and quote.invest > _SMALL_INVESTMENT * here.plain and not draft.knows_the_text:
+        return False
+    if draft.open_passes * here.plain < _RENT * quote.invest:
         return False
     horizon = min(most + 1, max(_HORIZON, draft.answered)) * draft.open_share
     caution = _CAUTION_NEW if new else _CAUTION_KNOWN

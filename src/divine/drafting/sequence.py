@@ -6,6 +6,8 @@ may risk, the model's confidence how predictable the text is. Decides nothing.
 
 from __future__ import annotations
 
+import math
+
 from divine.drafting.acceptance import Walk
 from divine.drafting.base import DraftTask
 from divine.drafting.counts import DepthCounts
@@ -81,6 +83,7 @@ class SequenceDraft:
         self._settled = False
         self._all_sequences = open_share
         self._open = self._chosen = 0.0
+        self._open_passes = 0
         self._free = sum(1 << bit for bit, member in enumerate(members) if member.free)
         self.taps = tuple(dict.fromkeys(tap for member in members for tap in member.taps))
         self.wants_confidence = not all(member.free for member in members)
@@ -121,6 +124,11 @@ class SequenceDraft:
         return (known + self._open) / (_OPEN_TOKENS + self._chosen)
 
     @property
+    def open_passes(self) -> float:
+        """Passes in which no free drafter had been right; infinite if there is none."""
+        return self._open_passes if self._free else math.inf
+
+    @property
     def answered(self) -> int:
         """Tokens of the answer so far."""
         return len(self.task.tokens) - self.task.prompt_length
@@ -130,6 +138,7 @@ class SequenceDraft:
         accepted, chosen, plain = len(walk.nodes), len(walk.tokens), not tree.tokens
         left_open = not any(tree.sources[node] & self._free for node in walk.nodes)
         self._open += chosen if left_open else 0
+        self._open_passes += left_open
         self._chosen += chosen
         self._all_sequences.observe(chosen, left_open)
         self._tokens = self._tokens * _RATE_FADE + chosen
