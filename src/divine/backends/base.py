@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,7 @@ class Want:
     shortlist: Shortlist | None = None
 
 
-@dataclass(frozen=True)
-class PassResult:
+class PassResult(NamedTuple):  # made in every pass: a dataclass would cost more
     """What was wanted, in the order of the lists in Want."""
 
     best_ids: NDArray[np.int32]  # [len(best)]
