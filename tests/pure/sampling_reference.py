@@ -87,12 +87,13 @@ def sample(logits, temperature, top_k, top_p, min_p, seed, choice, position):
 def rank(logits, temperature, top_k, top_p, min_p, seed, choice, position, k):
     """The k best tokens with their scores, in the order in which sample() would take them."""
     if temperature == 0:
-        z = candidates(logits, 1.0, k, 1.0, 0.0)
-        scores = z
+        scores = candidates(logits, 1.0, k, 1.0, 0.0)
+        # By the logits themselves: scores are rounded, and may be equal where logits are not.
+        order = sorted(scores, key=lambda i: (-float(logits[i]), i))
     else:
         z = candidates(logits, temperature, top_k, top_p, min_p)
         scores = {i: value + gumbel(seed, choice, position, i) for i, value in z.items()}
-    order = sorted(scores, key=lambda i: (-scores[i], i))
+        order = sorted(scores, key=lambda i: (-scores[i], i))
     return [(i, scores[i]) for i in order[:k]]
 
 
