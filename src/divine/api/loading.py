@@ -61,6 +61,8 @@ def load(
         check_integer("threads", threads, 1, 256)
     given = {"draft_max": draft_max, "draft_min": draft_min}
     limits = {name: value for name, value in given.items() if value is not None}
+    if limits and draft_model is None:
+        raise UsageError("draft_max and draft_min need a draft model: give draft_model")
     chosen = create_backend(backend)
     file = open_gguf(model)
     try:
@@ -85,8 +87,6 @@ def load(
                 kv_type=cast("KvType", kv_type),
                 **limits,
             )
-        elif limits:
-            raise UsageError("draft_max and draft_min need a draft model: give draft_model")
         controller, experience = _controller(file, program, executable, drafters, draft_model)
     except BaseException:
         file.close()
