@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -64,8 +65,9 @@ def load(
     if limits and draft_model is None:
         raise UsageError("draft_max and draft_min need a draft model: give draft_model")
     chosen = create_backend(backend)
-    file = open_gguf(model)
-    try:
+    with ExitStack() as opened:  # closed again if anything below fails
+        file = open_gguf(model)
+        opened.callback(file.close)
         program = build_program(file)
         context = _context(context, program.context)
         tokenizer = Tokenizer.from_metadata(file.metadata, str(file.path))
@@ -75,9 +77,8 @@ def load(
                 f"{program.vocabulary}; they must be the same"
             )
         defaults = _file_defaults(file)
-        executable = chosen.compile(program, file, threads=threads)
         drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
-        if draft_model is not None:
+        if draft_model is not None:  # before the large model: what is wrong with it is known sooner
             drafters["model"] = load_draft_model(
                 draft_model,
                 tokenizer,
@@ -87,10 +88,11 @@ def load(
                 kv_type=cast("KvType", kv_type),
                 **limits,
             )
+            opened.callback(drafters["model"].close)
+        executable = chosen.compile(program, file, threads=threads)
+        opened.callback(executable.close)
         controller, experience = _controller(file, program, executable, drafters, draft_model)
-    except BaseException:
-        file.close()
-        raise
+        opened.pop_all()
     return Model(
         file,
         tokenizer,
