@@ -26,7 +26,7 @@ _FORGET = 0.995  # per pass: what was seen once, badly, is tried again after som
 _CLIP = 0.2  # of a residual (log): an outlier counts as 20 % only, unless others follow it
 _FEW = 3  # passes of a number of rows, before which the quicker ones are believed
 _FIRST_CLIP = 0.7  # of the first residual of a number of rows: a factor of two
-_REBUILD_EVERY = 16  # passes, if no shift moved by more than this:
+_REBUILD_EVERY = 64  # passes, if no shift moved by more than this:
 _REBUILD_SHIFT = 0.01
 _SLOPE_FORGET = 0.998
 _SLOPE_SPREAD = 0.3  # least relative spread of contexts from which a slope is fitted
@@ -93,10 +93,9 @@ class CostTable:
     def curve(self, rows: int, more: int, context: int) -> list[float]:
         """The costs of rows, rows + 1, ..., rows + more."""
         scale, slope = self._scale, self._scale * self._slope * context
-        if rows + more < len(self._levels):
-            levels = self._levels[rows : rows + more + 1]
-        else:
-            levels = [self._level(n) for n in range(rows, rows + more + 1)]
+        end = rows + more + 1
+        levels = self._levels[rows:end]
+        levels += map(self._level, range(rows + len(levels), end))  # beyond the table
         if slope == 0.0:
             return [scale * level for level in levels]
         return [scale * level + slope * n for n, level in enumerate(levels, rows)]

@@ -117,7 +117,8 @@ def read_on(
     Where places disagree there are siblings, each with the weight of the places that say so; along
     a path the matches grow. Of equals the earlier in `places` comes first. With `loop` a place that
     reaches the end of the text goes on where it began, as the text itself would if it went on so.
-    A token of `changes` may be replaced; `owed` is to be said before the first of the places.
+    A token of `changes` may be replaced; `owed` is to be said before the first of the places. Paths
+    that would not be worth their row are left out.
     """
     if not places:
         return DraftTree()
@@ -127,7 +128,7 @@ def read_on(
         readers[0] = (*readers[0][:3], owed)
     reading.branch(readers, ROOT, 1, 1.0)
     queue, tree = reading.queue, reading.tree
-    while queue and len(tree) < budget.nodes:
+    while queue and len(tree) < budget.nodes and -queue[0][0] >= budget.row_price:
         negative, _, token, claim, parent, depth, readers = heappop(queue)
         node = tree.add(token, parent, claim)
         if len(readers) == 1:
@@ -192,7 +193,7 @@ class _Reading:
         """Add what one reader has next below `node`, until something in the queue is likelier."""
         text, end, tree, changes = self._text, len(self._text), self.tree, self._changes
         place, length, start, owed = reader
-        rival = -self.queue[0][0] if self.queue else 0.0
+        rival = max(-self.queue[0][0] if self.queue else 0.0, self._budget.row_price)
         for level in range(depth, self._budget.depth + 1):
             if owed or (place < end and text[place] in changes):
                 self.branch([(place, length, start, owed)], node, level, path)
