@@ -28,9 +28,10 @@ _FEW = 3  # passes of a number of rows, before which the quicker ones are believ
 _FIRST_CLIP = 0.7  # of the first residual of a number of rows: a factor of two
 _REBUILD_EVERY = 64  # passes, if no shift moved by more than this:
 _REBUILD_SHIFT = 0.01
-_SLOPE_FORGET = 0.998
+_SLOPE_EVERY = 4  # passes: it changes slowly
+_SLOPE_FORGET = 0.992
 _SLOPE_SPREAD = 0.3  # least relative spread of contexts from which a slope is fitted
-_SLOPE_PASSES = 50
+_SLOPE_PASSES = 12
 _SLOPE_MOST = 1 / 1000  # of level(1): a row's attention costs a plain pass at 1,000 positions
 
 _LOADED_WEIGHT = 8.0  # at most: a machine may have changed since
@@ -118,7 +119,8 @@ class CostTable:
         residual = math.log(ms / expected)
         share = 1 / (weight + 1)
         if weight >= _FEW:
-            self._learn_slope(rows * context / level, ms / level, residual)
+            if self._passes % _SLOPE_EVERY == 0:
+                self._learn_slope(rows * context / level, ms / level, residual)
             residual = self._clipped(residual)
         elif weight > 0.5 and residual < -_CLIP:
             share = 1.0  # it was the earlier ones that something held up
