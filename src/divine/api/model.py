@@ -12,6 +12,7 @@ from typing import Self, Unpack
 from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request
 from divine.backends.base import Executable, KvType
+from divine.constraints import Constraint
 from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
 from divine.errors import UsageError
@@ -150,12 +151,19 @@ class Model:
         text = options.get("draft_text")
         if text is not None and not isinstance(text, str):
             raise UsageError(f"draft_text is {text!r}; allowed is a text")
+        constraint = options.get("constraint")
+        if constraint is not None and not isinstance(constraint, Constraint):
+            raise UsageError(
+                f"constraint is {constraint!r}; allowed is one of divine.constraints, such as "
+                "json_schema(...)"
+            )
         request = make_request(
             encode_prompt(prompt, options, self.tokenizer, lambda: self.template),
             options,
             defaults=self.defaults,
             drafters=self._drafters,
             guess=self.tokenizer.encode(text, special=False, bos=False) if text else (),
+            constraint=None if constraint is None else constraint.compile(self.tokenizer),
         )
         if any(name.startswith("synthetic:") for name in request.drafters):
             request = self._with_truth(request)

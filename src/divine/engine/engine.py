@@ -94,7 +94,7 @@ class Engine:
                 "of which at least one is for the answer"
             )
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
-        sampler = Sampler(request.params, vocabulary, request.choice)
+        sampler = Sampler(request.params, vocabulary, request.choice, request.constraint)
         sequence = Sequence(request, sampler, self._new_decoder(), self._end_ids, limit)
         if not sequence.done:
             with self._arriving:  # not the lock: it would wait for a pass
@@ -233,7 +233,7 @@ class Engine:
             try:
                 if part.chooses:
                     walked = accept(part, choices)
-            except NumericError as error:
+            except DivineError as error:  # NaN, or a constraint that cannot be gone on with
                 sequence.fail(error)
                 counts.append(0)
                 continue

@@ -16,7 +16,7 @@ from divine.backends.base import State
 from divine.drafting import DraftCounts, SequenceDraft
 from divine.engine.statistics import Meter, Statistics
 from divine.engine.stopping import StopStrings
-from divine.sampling import Sampler, SamplingParams, TokenLogprob
+from divine.sampling import Sampler, SamplingParams, TokenConstraint, TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled"]
 AcceptRule = Literal["shared", "rejection"]
@@ -54,6 +54,7 @@ class Request:
     guess: SequenceOf[int] = ()  # the caller's own guess at the answer, for the drafter "text"
     draft_nodes: int | None = None  # the size of each tree; None: what is worth it
     accept: AcceptRule = "shared"
+    constraint: TokenConstraint | None = None  # what the answer must look like
 
 
 class Sequence:
@@ -145,6 +146,8 @@ class Sequence:
             self._pieces.append(Piece(text, sources))
         if stopped:
             self.finish_reason = "stop"
+        elif self.sampler.complete(self.histories):
+            self.finish("stop")  # as the end token would, without a pass for it
         elif len(self.tokens) >= self._end:
             self.finish("length")
 

@@ -147,6 +147,14 @@ class Tokenizer:
                 pieces += self._plain.split(part)
         return self._join(pieces, bos, False)
 
+    def encode_answer(self, text: str) -> list[int]:
+        """The ids of a text as a model writes it after other text: user-defined tokens are tokens,
+        control tokens are not."""
+        ids: list[int] = []
+        for part in self._user_defined.split(text):
+            ids += [part] if isinstance(part, int) else self.encode(part, continuation=True)
+        return ids
+
     def _join(self, parts: Iterable[str | int], bos: bool | None, continuation: bool) -> list[int]:
         ids: list[int] = []
         after_token = not continuation  # as at the start, a dummy space follows every special token
@@ -213,6 +221,14 @@ class Tokenizer:
                 for text, id_ in self._parsed.items()
                 if types[id_] == TokenType.CONTROL or id_ in ends
             }
+        )
+
+    @cached_property
+    def _user_defined(self) -> SpecialSplitter:
+        """Those that a model may write as part of its text, such as <tool_call>."""
+        controls = set(self.controls.ids)
+        return SpecialSplitter(
+            {text: id_ for text, id_ in self._parsed.items() if id_ not in controls}
         )
 
     @cached_property
