@@ -69,9 +69,7 @@ class Constraint:
         matcher = library().LLMatcher(table, self.text, log_level=0, limits=limits())
         if matcher.is_error():
             raise UsageError(_wrong(self.what, matcher.get_error()))
-        made = GrammarProcessor(
-            matcher, tokenizer.vocabulary, self.what, lambda: _drop(kept, self.text)
-        )
+        made = GrammarProcessor(matcher, tokenizer, self.what, lambda: _drop(kept, self.text))
         try:
             made.allowed(made.start(()))
         except CapacityError as error:

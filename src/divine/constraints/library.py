@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -19,7 +20,7 @@ _making = threading.Lock()
 
 # What one grammar may take while an answer is written: a mask stays a matter of milliseconds and
 # the lexer's tables a matter of some 50 MB, whoever wrote the grammar.
-LIMITS = {"max_lexer_states": 30_000, "step_lexer_fuel": 200_000, "step_max_items": 50_000}
+LIMITS = {"max_lexer_states": 30_000, "step_max_items": 20_000, "max_items_in_row": 1000}
 
 
 def library() -> Any:
@@ -59,10 +60,11 @@ class _Wrapped:
         self._tokenizer = ref(tokenizer)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Token ids of forced text."""
+        """Token ids of forced text, as far as the vocabulary can write it."""
         tokenizer = self._tokenizer()
         assert tokenizer is not None
-        return tokenizer.encode_answer(text if isinstance(text, str) else text.decode())
+        ids = tokenizer.encode_answer(text if isinstance(text, str) else text.decode())
+        return list(takewhile(tokenizer.token_bytes, ids))
 
 
 def _make(tokenizer: Tokenizer) -> Any:

@@ -17,43 +17,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.errors import CapacityError
+from divine.text import Tokenizer
 
 KEPT_MASKS = 64  # of a sequence; one for 150,000 tokens has 19 KB
 
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """One token of the answer and the place before it; the first has neither."""
+    """One token of the answer and the place before it; the first has neither.
+
+    After an end of the answer nothing is asked in earnest: a walk over drafts may look there.
+    """
 
     parent: Place | None
     token: int
     length: int
     run: _Run
+    ended: bool = False
 
 
 class GrammarProcessor:
     """Forbids what the grammar does not allow; see sampling.TokenConstraint."""
 
     def __init__(
-        self, matcher: Any, vocabulary: int, what: str, on_error: Callable[[], None]
+        self, matcher: Any, tokenizer: Tokenizer, what: str, on_error: Callable[[], None]
     ) -> None:
         """`matcher` has read nothing; `what` is the grammar's name for its user.
 
         `on_error` is told when the library gives up on the grammar: its tables are full then.
         """
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._vocabulary = tokenizer.vocabulary
+        self._ends = tokenizer.end_ids
         self._what = what
         self._on_error = on_error
 
     def start(self, prompt: Sequence[int]) -> Place:
         """Before the answer; the grammar knows nothing of the prompt."""
-        run = _Run(self._matcher.deep_copy())
+        run = _Run(self._matcher)
         return run.here
 
     def advance(self, state: Place, token: int) -> Place:
         """After one more token."""
-        return Place(state, token, state.length + 1, state.run)
+        ended = state.ended or token in self._ends
+        return Place(state, token, state.length + 1, state.run, ended)
 
     def apply(self, state: Place, logits: NDArray[np.float32]) -> None:
         """-infinity for every token that is not allowed here. Raises CapacityError."""
@@ -61,17 +68,20 @@ class GrammarProcessor:
         np.copyto(logits, -np.inf, where=~allowed)
 
     def allowed(self, state: Place) -> NDArray[np.bool_]:
-        """Which tokens may follow, bool [vocabulary]; ends of the answer where it is complete.
+        """Which tokens may follow, bool [vocabulary]; ends where the answer is complete or ended.
 
         Raises CapacityError if the grammar has become too complex, or cannot be gone on with.
         """
+        if state.ended:
+            ends = np.zeros(self._vocabulary, np.bool_)
+            ends[list(self._ends)] = True
+            return ends
         run = state.run
         bits = run.masks.get(state)
         if bits is None:
-            reached = run.move(state)
-            bits = run.matcher.compute_bitmask() if reached else b""
+            bits = run.matcher.compute_bitmask() if run.move(state) else b""
             if run.matcher.is_error():
-                self._fail(state)
+                bits = self._failed(state)
             if bits.count(0) == len(bits):
                 raise CapacityError(
                     f"no token can go on with the {self._what} after {state.length} tokens of the "
@@ -86,25 +96,38 @@ class GrammarProcessor:
         """Whether the token may follow; True for a few that `apply` forbids (same text, other
         cut)."""
         run = state.run
-        return run.move(state) and run.matcher.validate_tokens([token]) == 1
+        if state.ended or not run.move(state):
+            return False
+        if token in self._ends:
+            return bool(run.matcher.is_accepting())
+        return bool(run.matcher.validate_tokens([token]) == 1)
 
     def forced(self, state: Place) -> tuple[list[int], bytes]:
         """The tokens that must follow, and further bytes that must, whose cut is not certain."""
         run = state.run
-        if not run.move(state) or run.matcher.is_stopped():
+        if state.ended or not run.move(state) or run.matcher.is_stopped():
             return [], b""
         return run.matcher.compute_ff_tokens(), run.matcher.compute_ff_bytes()
 
     def complete(self, state: Place) -> bool:
         """Nothing may follow but an end of the answer."""
         run = state.run
-        if not run.move(state):
-            return False
+        if state.ended or not run.move(state):
+            return state.ended
         return bool(run.matcher.is_stopped() and run.matcher.is_accepting())
 
-    def _fail(self, state: Place) -> None:
+    def _failed(self, state: Place) -> bytes:
+        """The library has given up here: b"" if no text goes on; raises CapacityError otherwise.
+
+        Other places of the answer are not harmed: a draft may have led here.
+        """
+        matcher = state.run.matcher
+        reason = " ".join(matcher.get_error().split())[:200]
+        stuck = "NoExtension" in reason
+        state.run.renew()
+        if stuck:
+            return b""
         self._on_error()
-        reason = " ".join(state.run.matcher.get_error().split())[:200]
         raise CapacityError(
             f"the {self._what} became too complex after {state.length} tokens of the answer: "
             f"{reason}"
@@ -115,12 +138,23 @@ class _Run:
     """One sequence's matcher and the place where it stands."""
 
     def __init__(self, matcher: Any) -> None:
-        self.matcher = matcher
+        self._new = matcher
         self.masks: OrderedDict[Place, bytes] = OrderedDict()
-        self.here = Place(None, -1, 0, self)
+        self._first = Place(None, -1, 0, self)
+        self.renew()
+
+    def renew(self) -> None:
+        """Stand at the first place with a matcher that has met no error."""
+        self.matcher = self._new.deep_copy()
+        self.here = self._first
 
     def move(self, target: Place) -> bool:
-        """Stand at `target`; False if the grammar does not allow its tokens, or has failed."""
+        """Stand at `target`, before any end; False if its tokens are not allowed.
+
+        Then it stands as far on the way as it could go, and may be moved again.
+        """
+        if self.matcher.is_error():  # some other place was too much
+            self.renew()
         here, there, forward = self.here, target, []
         while here is not there:
             if there.length > here.length:
@@ -132,7 +166,8 @@ class _Run:
                 here = here.parent
         back = self.here.length - here.length
         if back and not self.matcher.rollback(back):
-            return False
+            self.renew()
+            return self.move(target)
         self.here = here
         if not forward:
             return True
