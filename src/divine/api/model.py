@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,8 @@ from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
 from divine.errors import UsageError
 from divine.gguf import GGUFFile, Metadata
-from divine.sampling import Sampler, SamplingParams
-from divine.text import ChatTemplate, Tokenizer
+from divine.sampling import Sampler, SamplingParams, check_integer
+from divine.text import ChatTemplate, IncrementalDecoder, Tokenizer
 
 
 class Model:
@@ -164,10 +164,18 @@ class Model:
             drafters=self._drafters,
             guess=self.tokenizer.encode(text, special=False, bos=False) if text else (),
             constraint=None if constraint is None else constraint.compile(self.tokenizer),
+            new_decoder=self._decoder(options.get("show_tokens")),
         )
         if any(name.startswith("synthetic:") for name in request.drafters):
             request = self._with_truth(request)
         return request
+
+    def _decoder(self, shown: Sequence[int] | None) -> Callable[[], IncrementalDecoder] | None:
+        if shown is None:
+            return None
+        for token in shown:
+            check_integer("show_tokens", token, 0, self.tokenizer.vocabulary - 1)
+        return lambda: self.tokenizer.decoder(continuation=True, shown=shown)
 
     def _with_truth(self, request: Request) -> Request:
         """The request with its own plain answer as the guess, for a synthetic drafter to spoil."""

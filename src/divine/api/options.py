@@ -13,7 +13,7 @@ from divine.drafting import Drafter, SyntheticDrafter
 from divine.engine import Request
 from divine.errors import UsageError
 from divine.sampling import SamplingParams, TokenConstraint, check_integer
-from divine.text import ChatTemplate, Tokenizer, encode_chat
+from divine.text import ChatTemplate, IncrementalDecoder, Tokenizer, encode_chat
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "..."} and what the template knows
 Prompt = str | Sequence[Message] | Sequence[int]
@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     draft_text: str | None  # the caller's own guess at the answer
     draft_tree: int | None  # nodes of each tree; None: as many as are worth their time
     accept: Literal["shared", "rejection"] | None  # "rejection" keeps the distribution only
+    show_tokens: Sequence[int] | None  # control tokens that are shown in the text all the same
     constraint: Constraint | None  # what the answer must look like; see divine.constraints
 
 
@@ -59,9 +60,10 @@ def make_request(
     drafters: MutableMapping[str, Drafter],
     guess: Sequence[int],
     constraint: TokenConstraint | None = None,
+    new_decoder: Callable[[], IncrementalDecoder] | None = None,
 ) -> Request:
     """Check the options; raises UsageError. `guess`: tokens of draft_text, () if there is none;
-    `constraint`: that of the options, compiled.
+    `constraint`: that of the options, compiled; `new_decoder`: None for the model's.
 
     A drafter "synthetic:P" is made when it is first asked for.
     """
@@ -98,6 +100,7 @@ def make_request(
         draft_nodes=options.get("draft_tree"),
         accept=accept,
         constraint=constraint,
+        new_decoder=new_decoder,
     )
 
 

@@ -6,5 +6,32 @@ parsing. Which tokens are drafted because of one is drafting's business.
 
 from divine.constraints.constraint import Constraint, grammar, json_object, json_schema, regex
 from divine.constraints.matcher import GrammarProcessor
+from divine.constraints.tools import (
+    Arguments,
+    CallEnded,
+    CallStarted,
+    Event,
+    Text,
+    ToolFormat,
+    ToolParser,
+    tool_calls,
+    tool_family,
+)
 
-__all__ = ["Constraint", "GrammarProcessor", "grammar", "json_object", "json_schema", "regex"]
+__all__ = [
+    "Arguments",
+    "CallEnded",
+    "CallStarted",
+    "Constraint",
+    "Event",
+    "GrammarProcessor",
+    "Text",
+    "ToolFormat",
+    "ToolParser",
+    "grammar",
+    "json_object",
+    "json_schema",
+    "regex",
+    "tool_calls",
+    "tool_family",
+]

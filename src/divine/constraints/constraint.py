@@ -40,10 +40,14 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Constraint:
-    """A grammar in the library's terms; `what` names it in messages, such as "json_schema"."""
+    """A grammar in the library's terms; `what` names it in messages, such as "json_schema".
+
+    `marks` are texts of which the grammar means the control tokens, in vocabularies that have them.
+    """
 
     what: str
     text: str
+    marks: tuple[str, ...] = ()
 
     def compile(self, tokenizer: Tokenizer) -> GrammarProcessor:
         """The processor for this vocabulary; may be shared by sequences.
@@ -65,8 +69,13 @@ class Constraint:
         return made
 
     def _make(self, tokenizer: Tokenizer, kept: _Compiled) -> GrammarProcessor:
-        table = vocabulary_table(tokenizer)
-        matcher = library().LLMatcher(table, self.text, log_level=0, limits=limits())
+        table, text = vocabulary_table(tokenizer), self.text
+        for mark in self.marks:
+            id_ = tokenizer.special_id(mark)
+            if id_ is not None and tokenizer.is_special(id_):
+                text = text.replace(json.dumps(mark), f"<[{id_}]>")
+        compiled = library().LLMatcher.grammar_from_lark(text) if self.marks else text
+        matcher = library().LLMatcher(table, compiled, log_level=0, limits=limits())
         if matcher.is_error():
             raise UsageError(_wrong(self.what, matcher.get_error()))
         made = GrammarProcessor(matcher, tokenizer, self.what, lambda: _drop(kept, self.text))
@@ -125,6 +134,13 @@ def grammar(text: str, what: str = "grammar") -> Constraint:
     except Exception as error:  # noqa: BLE001 - the converter of GBNF raises what comes
         raise UsageError(_wrong(what, str(error))) from None
     return _checked(what, compiled)
+
+
+def lark(text: str, what: str, *, marks: tuple[str, ...] = ()) -> Constraint:
+    """A grammar of our own making, in Lark's notation; quoted `marks` in it mean control tokens."""
+    _check_size(what, text)
+    checked = _checked(what, library().LLMatcher.grammar_from_lark(text))
+    return Constraint(what, text, marks) if marks else checked
 
 
 def _check_text(what: str, text: object) -> None:

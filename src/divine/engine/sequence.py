@@ -8,6 +8,7 @@ Knows its own state and text; nothing of other sequences, passes or scheduling.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -55,6 +56,7 @@ class Request:
     draft_nodes: int | None = None  # the size of each tree; None: what is worth it
     accept: AcceptRule = "shared"
     constraint: TokenConstraint | None = None  # what the answer must look like
+    new_decoder: Callable[[], Decoder] | None = None  # None: the engine's
 
 
 class Sequence:

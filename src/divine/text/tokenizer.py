@@ -94,6 +94,10 @@ class Tokenizer:
         kind = self._vocabulary.types[id_]
         return kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
+    def special_id(self, text: str) -> int | None:
+        """The control or user-defined token of this text; None if there is none."""
+        return self._parsed.get(text)
+
     def shared_ids(self, other: Tokenizer) -> int | None:
         """How many ids, from 0 on, mean the same token in both; None if the vocabularies differ.
 
@@ -181,10 +185,20 @@ class Tokenizer:
         decoder = self.decoder(special=special, continuation=continuation)
         return "".join([*map(decoder.push, ids), decoder.finish()])
 
-    def decoder(self, *, special: bool = False, continuation: bool = False) -> IncrementalDecoder:
-        """Decodes one id at a time; the pieces joined are what decode() gives."""
+    def decoder(
+        self, *, special: bool = False, continuation: bool = False, shown: Iterable[int] = ()
+    ) -> IncrementalDecoder:
+        """Decodes one id at a time; the pieces joined are what decode() gives.
+
+        `shown`: control tokens that are shown although the others are not.
+        """
+        visible = frozenset(shown)
+
+        def some(id_: int) -> bytes:
+            return self._shown(id_) if id_ in visible else self.token_bytes(id_)
+
         return IncrementalDecoder(
-            self._shown if special else self.token_bytes,
+            self._shown if special else some if visible else self.token_bytes,
             drop_space=self._space_prefix and not continuation,
         )
 
