@@ -12,6 +12,7 @@ from typing import Self, Unpack
 from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request
 from divine.backends.base import Executable, KvType
+from divine.backends.prefixes import Prefixes
 from divine.constraints import Constraint
 from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
@@ -35,6 +36,7 @@ class Model:
         drafters: dict[str, Drafter],
         controller: Controller,
         experience: Path,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.context = context
         self.tokenizer = tokenizer
@@ -50,6 +52,7 @@ class Model:
             new_decoder=lambda: tokenizer.decoder(continuation=True),
             end_ids=tokenizer.end_ids,
             kv_type=kv_type,
+            prefixes=prefixes,
             controller=controller,
         )
         self._closed = False
@@ -121,7 +124,7 @@ class Model:
         return self.tokenizer.decode(tokens, special=special)
 
     def forget(self) -> None:
-        """Drop what was kept of earlier prompts, by drafters too: the next one is read anew."""
+        """Drop what was kept of earlier prompts, by drafters too; a prefix cache on disk stays."""
         self._engine.forget()
 
     def close(self) -> None:
