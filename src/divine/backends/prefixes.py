@@ -74,7 +74,7 @@ class Prefixes:
         """
         if self._store is None:
             return None
-        keys = self._store.longest(tokens)
+        keys = self._store.longest(tokens.tolist())
         if len(keys) * BLOCK < common + FORK_FROM:
             return None
         state = self._recycle() or new_state()

@@ -292,6 +292,7 @@ class ToolParser:
             call: Any = json.loads(text)
         except (ValueError, RecursionError):
             return None
+        name: Any
         if self._dialect.named:
             name, arguments = self._name, call
         else:
