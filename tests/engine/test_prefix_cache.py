@@ -156,7 +156,7 @@ def test_with_the_reference_backend(path, tmp_path):
 
 def test_mistakes(path, tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="prefix_cache is .*cannot be used as a folder"):
+    with pytest.raises(UsageError, match=r"prefix_cache is .*cannot be used as a folder"):
         divine.load(path, prefix_cache=tmp_path / "file")
     with pytest.raises(UsageError, match="prefix_cache_size is 5; allowed is"):
         divine.load(path, prefix_cache=tmp_path, prefix_cache_size=5)

@@ -91,7 +91,7 @@ def test_more_than_fits_is_refused_and_changes_nothing(executable, read):
     state, kv_type = read
     small = executable.new_state(100, kv_type)
     small.load(state.save(0, 64))
-    with pytest.raises(CapacityError, match="capacity|can hold"):
+    with pytest.raises(CapacityError, match=r"capacity|can hold"):
         small.load(state.save(64, 112))
     assert small.length == 64
     assert small.save(0, 64).tobytes() == state.save(0, 64).tobytes()

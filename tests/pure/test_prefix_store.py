@@ -49,6 +49,12 @@ class TokenState:
         self.closed = True
 
 
+def common_length(a, b):
+    """Of the common beginning of two lists of tokens."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "kept"
@@ -92,9 +98,7 @@ def test_the_longest_beginning_of_whole_blocks_is_found(tmp_path_factory, length
     prompt = [*range(common), *range(1000, 1000 + asked)]
     known = 0
     for text in texts:
-        pairs = zip(text, prompt, strict=False)
-        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(prompt)))
-        known = max(known, same)
+        known = max(known, common_length(text, prompt))
     assert restored(folder, prompt) == known // BLOCK * BLOCK
 
 
@@ -250,7 +254,7 @@ def test_kept_and_stored_states_together(tmp_path_factory, talks):
         assert not state.closed
         assert state.tokens == prompt[: state.length]
         assert state.length < len(prompt)
-        whole = max((len(os.path.commonprefix([prompt[:-1], old])) for old in seen), default=0)
+        whole = max((common_length(prompt[:-1], old) for old in seen), default=0)
         assert state.length >= whole // BLOCK * BLOCK - BLOCK
         state.tokens = list(prompt)
         seen.append(prompt)
