@@ -1,6 +1,6 @@
 """States of prompts on disk, for prompts that begin the same after a restart.
 
-A text is cut into blocks of 64 tokens. A block's file is named by a hash of all tokens up to its
+A text is cut into blocks of 32 tokens. A block's file is named by a hash of all tokens up to its
 end and of who computed it (model, backend, KV type), so equal beginnings are kept once, whoever's
 they are, and a file can mean one thing only. Files are read when a prompt arrives, written by a
 thread of their own, and leave when the folder grows beyond its size, the longest unused first. A
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from divine.backends.base import State
 from divine.errors import UsageError
 
-BLOCK = 64  # tokens of a file: what is lost of a prefix that ends within one is quick to compute
+BLOCK = 32  # tokens of a file: what is lost of a prefix that ends within one is quick to compute
 DEFAULT_SIZE = 2 * 10**9
 LEAST_SIZE = 10**6
 MOST_WAITING = 256 * 2**20  # bytes that wait to be written; more are not kept
@@ -51,6 +51,7 @@ class PrefixStore:
         self._folder = Path(folder)
         self._root = hashlib.blake2b(identity, digest_size=_DIGEST).digest()
         self._size = size
+        self._used = 0  # bytes of the folder, without what other processes have written since
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._waiting: dict[bytes, NDArray[np.uint8]] = {}  # to be written, in order
         self._waiting_bytes = 0
@@ -179,7 +180,9 @@ class PrefixStore:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
             raise
-        self._shrink()
+        self._used += data.nbytes
+        if self._used > self._size:
+            self._shrink()
 
     def _shrink(self) -> None:
         """Remove the longest unused blocks beyond the size."""
@@ -192,10 +195,11 @@ class PrefixStore:
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self._size:
-                return
+                break
             with contextlib.suppress(OSError):
                 Path(path).unlink()
             total -= size
+        self._used = total
 
     def _clean(self) -> None:
         """Remove what crashes have left; then what a smaller size than before does not allow."""
@@ -223,4 +227,6 @@ def _stamps(count: int) -> list[int]:
 
 def _seal(key: bytes, data: memoryview) -> bytes:
     """A digest of the contents, under the name that they belong to."""
-    return hashlib.blake2b(data, digest_size=_DIGEST, key=key).digest()
+    digest = hashlib.sha256(key)  # most processors have instructions for it
+    digest.update(data)
+    return digest.digest()[:_DIGEST]
