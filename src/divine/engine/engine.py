@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
-from divine.backends.base import Cancelled, Executable, KvType, PassResult
+from divine.backends.base import Cancelled, Executable, KvType, PassResult, State
 from divine.backends.prefixes import Prefixes
 from divine.drafting import Controller, DraftTree, Walk
 from divine.engine.passes import LONG_ROWS, Choices, PassRunner
@@ -94,8 +94,9 @@ class Engine:
                 "of which at least one is for the answer"
             )
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
-        sampler = Sampler(request.params, vocabulary, request.choice)
-        sequence = Sequence(request, sampler, self._new_decoder(), self._end_ids, limit)
+        sampler = Sampler(request.params, vocabulary, request.choice, request.constraint)
+        decoder = (request.new_decoder or self._new_decoder)()
+        sequence = Sequence(request, sampler, decoder, self._end_ids, limit)
         if not sequence.done:
             with self._arriving:  # not the lock: it would wait for a pass
                 if self._closed:
@@ -163,7 +164,7 @@ class Engine:
             for sequence in (*self._running, *self._waiting):
                 sequence.cancelled = True
             self._collect()
-            self._prefixes.clear()
+            self._prefixes.close()
 
     def forget(self) -> None:
         """Free what is kept for prompts that begin the same, by drafters too."""
@@ -171,6 +172,9 @@ class Engine:
             self._prefixes.clear()
             if self._speculation is not None:
                 self._speculation.controller.forget()
+
+    def _new_state(self) -> State:
+        return self._executable.new_state(self.context, self._kv_type)
 
     def _admit(self) -> None:
         """Give states to waiting sequences, in order, while there is room."""
@@ -181,11 +185,7 @@ class Engine:
                 self._waiting.popleft()
                 continue
             try:
-                state = self._prefixes.take(sequence.tokens)
-                if state is None:
-                    state = self._prefixes.recycle()
-                if state is None:
-                    state = self._executable.new_state(self.context, self._kv_type)
+                state = self._prefixes.take(sequence.tokens, self._new_state)
             except DivineError as error:
                 sequence.fail(error)
                 self._waiting.popleft()
@@ -233,7 +233,7 @@ class Engine:
             try:
                 if part.chooses:
                     walked = accept(part, choices)
-            except NumericError as error:
+            except DivineError as error:  # NaN, or a constraint that cannot be gone on with
                 sequence.fail(error)
                 counts.append(0)
                 continue
