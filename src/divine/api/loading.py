@@ -42,6 +42,7 @@ def load(
     draft_model: str | os.PathLike[str] | None = None,
     draft_max: int | None = None,
     draft_min: int | None = None,
+    max_sequences: int = 16,
 ) -> Model:
     """Load a GGUF file.
 
@@ -52,6 +53,8 @@ def load(
     `draft_model`: a second, smaller GGUF file that guesses what this one will say; `draft_max` and
     `draft_min`: the most tokens that it guesses at once (16), and how few are not worth a pass (0).
 
+    `max_sequences`: how many answers are generated in shared passes at once; more wait.
+
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
     for arguments out of range, CapacityError if the memory does not suffice.
     """
@@ -59,6 +62,7 @@ def load(
         raise UsageError(f'kv_type is {kv_type!r}; allowed are "f16" and "q8_0"')
     if threads is not None:
         check_integer("threads", threads, 1, 256)
+    check_integer("max_sequences", max_sequences, 1, 256)
     given = {"draft_max": draft_max, "draft_min": draft_min}
     limits = {name: value for name, value in given.items() if value is not None}
     if limits and draft_model is None:
@@ -101,6 +105,7 @@ def load(
         drafters,
         controller,
         experience,
+        max_sequences,
     )
 
 

@@ -16,9 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from divine.backends.base import Cancelled, Executable, KvType, PassResult
 from divine.backends.prefixes import Prefixes
 from divine.drafting import Controller, DraftTree, Walk
+from divine.engine.embedding import embed_in_chunks
 from divine.engine.passes import LONG_ROWS, Choices, PassRunner
 from divine.engine.scheduler import Scheduler, Slice
 from divine.engine.sequence import OWN, Decoder, Request, Sequence
@@ -75,14 +79,7 @@ class Engine:
         room in the context.
         """
         prompt, vocabulary = request.prompt, self._executable.vocabulary
-        if not prompt:
-            raise UsageError("the prompt is empty; at least one token is needed")
-        for index, token in enumerate(prompt):
-            if not 0 <= token < vocabulary:
-                raise UsageError(
-                    f"prompt token {index} is {token}; the vocabulary has tokens 0 to "
-                    f"{vocabulary - 1}"
-                )
+        self._check_tokens(prompt)
         if request.max_tokens is not None:
             check_integer("max_tokens", request.max_tokens, 0, None)
         if request.logprobs is not None:
@@ -137,12 +134,7 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now, from any thread: what it has said so far stays."""
-        sequence.cancelled = True
-        if self._speculation is not None:
-            self._speculation.cancel(sequence)
-        for part in self._in_pass:
-            if part.sequence is sequence and part.count > LONG_ROWS:
-                self._executable.cancel()
+        self.abandon(sequence)
         while not sequence.done:
             if self._lock.acquire(timeout=POLL_SECONDS):
                 try:
@@ -151,6 +143,32 @@ class Engine:
                         sequence.finish("cancelled")
                 finally:
                     self._lock.release()
+
+    def abandon(self, sequence: Sequence) -> None:
+        """Mark a sequence for its end, from any thread; the next step ends it.
+
+        A pass that may take seconds, or a drafter busy with it, is cut short.
+        """
+        sequence.cancelled = True
+        if self._speculation is not None:
+            self._speculation.cancel(sequence)
+        for part in self._in_pass:
+            if part.sequence is sequence and part.count > LONG_ROWS:
+                self._executable.cancel()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many sequences run, and how many wait for room among them."""
+        return len(self._running), len(self._waiting)
+
+    def embedding(self, tokens: SequenceOf[int]) -> Iterator[NDArray[np.float32] | None]:
+        """Mean of the tap "final" over the tokens, chunk by chunk; see embed_in_chunks()."""
+        self._check_tokens(tokens)
+        if len(tokens) > self.context:
+            raise CapacityError(
+                f"the input of {len(tokens)} tokens exceeds the context of {self.context} tokens"
+            )
+        return embed_in_chunks(self._executable, tokens, self._kv_type, self._lock)
 
     def close(self) -> None:
         """Cancel everything and free the states; nothing can be added any more."""
@@ -171,6 +189,17 @@ class Engine:
             self._prefixes.clear()
             if self._speculation is not None:
                 self._speculation.controller.forget()
+
+    def _check_tokens(self, tokens: SequenceOf[int]) -> None:
+        if not tokens:
+            raise UsageError("the prompt is empty; at least one token is needed")
+        vocabulary = self._executable.vocabulary
+        for index, token in enumerate(tokens):
+            if not 0 <= token < vocabulary:
+                raise UsageError(
+                    f"prompt token {index} is {token}; the vocabulary has tokens 0 to "
+                    f"{vocabulary - 1}"
+                )
 
     def _admit(self) -> None:
         """Give states to waiting sequences, in order, while there is room."""

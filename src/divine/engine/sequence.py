@@ -124,6 +124,11 @@ class Sequence:
         return len(self.tokens) > self.prompt_length
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._stops.found
+
+    @property
     def statistics(self) -> Statistics:
         """Figures so far."""
         counts = {} if self.draft is None else self.draft.counts
