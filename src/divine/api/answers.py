@@ -92,6 +92,11 @@ class Stream(Iterator[Chunk]):
         return self._sequence.done
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._sequence.prompt_length
+
+    @property
     def progress(self) -> tuple[int, int]:
         """Tokens of the answer and passes after its first token, so far."""
         sequence = self._sequence

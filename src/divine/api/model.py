@@ -38,6 +38,7 @@ class Model:
         controller: Controller,
         experience: Path,
         max_sequences: int,
+        read_seconds: float | None,
     ) -> None:
         self.context = context
         self.tokenizer = tokenizer
@@ -55,6 +56,7 @@ class Model:
             kv_type=kv_type,
             max_sequences=max_sequences,
             controller=controller,
+            read_seconds=read_seconds,
         )
         self._closed = False
 

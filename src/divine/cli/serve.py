@@ -13,6 +13,7 @@ from divine.cli.console import note, prepare_output
 from divine.errors import UsageError
 
 KEY_VARIABLE = "DIVINE_API_KEY"
+READ_SECONDS = 0.3  # of a pass that reads a prompt alone: a newcomer waits no longer
 
 
 def command(
@@ -117,6 +118,7 @@ def command(
             kv_type=kv,
             backend=backend,
             max_sequences=settings.parallel,
+            read_seconds=READ_SECONDS,
             **drafting,
         )
 

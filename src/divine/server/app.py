@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from divine.errors import DivineError
-from divine.server import chat, listing
+from divine.server import chat, completions, embeddings, listing, messages, openapi
 from divine.server.context import Server
 from divine.server.gate import Gate, refused
 from divine.server.page import Page
@@ -28,6 +28,10 @@ def build_app(server: Server) -> Starlette:
     post, every = ["POST"], ["GET", "POST", "PUT", "DELETE", "HEAD"]
     routes = [
         Route("/v1/chat/completions", chat.chat, methods=post),
+        Route("/v1/completions", completions.completions, methods=post),
+        Route("/v1/embeddings", embeddings.embeddings, methods=post),
+        Route("/v1/messages", messages.messages, methods=post),
+        Route("/v1/messages/count_tokens", messages.count_tokens, methods=post),
         Route("/v1/models", listing.models),
         Route("/v1/models/", listing.models),
         Route("/v1/models/{name:path}", listing.model),
@@ -35,6 +39,7 @@ def build_app(server: Server) -> Starlette:
         Route("/v1/responses/{rest:path}", listing.use_chat, methods=every),
         Route("/api/{rest:path}", listing.use_openai, methods=every),
         Route("/health", listing.health),
+        Route("/openapi.json", openapi.openapi),
         Route("/metrics", listing.metrics),
         Route("/", page),
         Route("/{path:path}", page),

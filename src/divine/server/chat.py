@@ -26,7 +26,7 @@ from divine.server.fields import (
 from divine.server.formats import Frame
 from divine.server.jobs import Ended, Piece
 from divine.server.refusals import Refusal
-from divine.server.tools import Answers, Arguments, Call, Said, plan_answers
+from divine.server.tools import Answers, Arguments, Call, Event, Said, plan_answers
 from divine.server.usage import openai_usage
 from divine.server.worker import Answer
 
@@ -40,7 +40,15 @@ async def chat(request: Request) -> Response:
     name = server.check_model(body.model)
     refuse_unsupported(body)
     options = _options(body, server)
-    plan = await server.worker.prepare(lambda: plan_answers(body, server.model))
+    plan = await server.worker.prepare(
+        lambda: plan_answers(
+            server.model,
+            tools=body.tools,
+            choice=body.tool_choice,
+            parallel=body.parallel_tool_calls is not False,
+            response_format=body.response_format,
+        )
+    )
     job = await server.worker.submit(lambda: _answers(body, server, options, plan))
     shape = ChatFormat(body, name, server, plan)
     return await answer(request.receive, job, shape, bool(body.stream), server.metrics)
@@ -206,7 +214,7 @@ def _finish_reason(completion: Completion, called: bool) -> str:
     return completion.finish_reason
 
 
-def _deltas(events: Sequence[Said | Call | Arguments]) -> list[dict[str, Any]]:
+def _deltas(events: Sequence[Event]) -> list[dict[str, Any]]:
     deltas: list[dict[str, Any]] = []
     for event in events:
         if isinstance(event, Said):
@@ -221,7 +229,7 @@ def _deltas(events: Sequence[Said | Call | Arguments]) -> list[dict[str, Any]]:
     return deltas
 
 
-def _message(events: Sequence[Said | Call | Arguments]) -> tuple[str, list[dict[str, Any]]]:
+def _message(events: Sequence[Event]) -> tuple[str, list[dict[str, Any]]]:
     """The text and the calls of a whole answer."""
     text = "".join(event.text for event in events if isinstance(event, Said))
     calls: dict[int, dict[str, Any]] = {}

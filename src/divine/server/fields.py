@@ -25,7 +25,7 @@ MAX_TOKENS_COMPLETION = 16  # what OpenAI's /v1/completions does without max_tok
 class Strict(BaseModel):
     """No conversions, no unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class StreamOptions(Strict):

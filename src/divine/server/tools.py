@@ -6,13 +6,12 @@ see events: text that was said, a call that began, a piece of its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from divine.api import Model, Options
 from divine.errors import UsageError
-from divine.server.fields import ChatRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +38,18 @@ class Arguments:
     text: str
 
 
+Event = Said | Call | Arguments
+
+
 class Parser(Protocol):
     """Reads one answer as it comes."""
 
     called: bool  # it has met a call
 
-    def push(self, text: str) -> list[Said | Call | Arguments]:
+    def push(self, text: str) -> list[Event]:
         """What the text adds."""
 
-    def finish(self) -> list[Said | Call | Arguments]:
+    def finish(self) -> list[Event]:
         """What was held back."""
 
 
@@ -56,11 +58,11 @@ class PlainParser:
 
     called = False
 
-    def push(self, text: str) -> list[Said | Call | Arguments]:
+    def push(self, text: str) -> list[Event]:
         """The text."""
         return [Said(text)] if text else []
 
-    def finish(self) -> list[Said | Call | Arguments]:
+    def finish(self) -> list[Event]:
         """Nothing is held back."""
         return []
 
@@ -73,10 +75,17 @@ class Answers:
     parser: Callable[[], Parser] = PlainParser
 
 
-def plan_answers(body: ChatRequest, model: Model) -> Answers:
+def plan_answers(
+    model: Model,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    choice: Any = None,
+    parallel: bool = True,
+    response_format: Mapping[str, Any] | None = None,
+) -> Answers:
     """What tools, tool_choice and response_format ask for. Raises UsageError."""
-    for name in ("tools", "response_format"):
-        value = getattr(body, name)
-        if value and value != {"type": "text"}:
-            raise UsageError(f"{name} is not supported yet; leave it out")
+    if tools:
+        raise UsageError("tools is not supported yet; leave it out")
+    if response_format and response_format != {"type": "text"}:
+        raise UsageError("response_format is not supported yet; leave it out")
     return Answers()
