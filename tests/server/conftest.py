@@ -61,7 +61,8 @@ class Running:
 
     def close(self) -> None:
         self.client.close()
-        self._uvicorn.should_exit = True
+        self._uvicorn.stop()
+        self._uvicorn.stop()
         self._thread.join(20)
         assert not self._thread.is_alive()
         self.worker.close()

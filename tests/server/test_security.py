@@ -31,7 +31,7 @@ def test_keys_are_asked_for(locked: Running) -> None:
         {"authorization": "Basic first-key"},
         {"authorization": "Bearer first-ke"},
         {"x-api-key": "wrong"},
-        {"authorization": "Bearer "},
+        {"authorization": "Bearer"},
     ):
         response = locked.client.post(CHAT, json=body, headers=headers)
         assert response.status_code == 401

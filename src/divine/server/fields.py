@@ -153,6 +153,11 @@ class MessagesRequest(Strict):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     cache_control: dict[str, Any] | None = None
+    inference_geo: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    diagnostics: dict[str, Any] | None = None
+    speed: str | None = None
     # Only with a neutral value:
     thinking: dict[str, Any] | None = None
     mcp_servers: list[Any] | None = None

@@ -141,9 +141,11 @@ class Running(uvicorn.Server):
         self._settings = settings
         self._ready = ready
         self._ending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
             self._ready()
@@ -163,6 +165,11 @@ class Running(uvicorn.Server):
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """What a signal does, from another thread; the second call cuts what is running."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         """Stop accepting; cut what has not ended in time, at the second signal at once."""
