@@ -93,12 +93,8 @@ def test_clients_that_leave_free_their_rows(server: Running) -> None:
 
 def test_a_client_that_waits_for_everything_may_leave_too(server: Running) -> None:
     before = server.metric("divine_requests_cancelled_total")
-    body = json.dumps({"messages": HELLO, "logit_bias": BANNED, "temperature": 1}).encode()
     raw = raw_connection(server)
-    raw.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    send_chat(raw, messages=HELLO, logit_bias=BANNED, temperature=1)
     until(lambda: server.model.load_now[0] == 1)
     raw.close()
     until(lambda: server.model.load_now == (0, 0))
@@ -107,23 +103,20 @@ def test_a_client_that_waits_for_everything_may_leave_too(server: Running) -> No
 
 def test_too_many_requests_are_sent_away(endless: Model, tiny: Path) -> None:
     with running(endless, tiny, parallel=1, queue=1) as server:
-        body = {"messages": HELLO, "logit_bias": BANNED, "stream": True, "temperature": 1}
-        with (
-            server.client.stream("POST", CHAT, json=body) as first,
-            ThreadPoolExecutor(1) as pool,
-        ):
-            next(first.iter_lines())
-            second = pool.submit(server.chat, max_tokens=400, logit_bias=BANNED)
-            until(lambda: server.worker.open == 2)
-            third = server.chat()
-            assert third.status_code == 429
-            assert int(third.headers["retry-after"]) >= 1
-            assert third.json()["error"]["type"] == "rate_limit_error"
-            assert server.client.get("/health").status_code == 200
-            first.close()
-            assert second.result().status_code == 200
+        first, second = (raw_connection(server) for _ in range(2))
+        for number, connection in enumerate((first, second)):
+            send_chat(connection, messages=HELLO, logit_bias=BANNED)
+            until(lambda number=number: server.worker.open == number + 1)
+        third = server.chat()
+        assert third.status_code == 429
+        assert int(third.headers["retry-after"]) >= 1
+        assert third.json()["error"]["type"] == "rate_limit_error"
+        assert server.client.get("/health").status_code == 200
         assert server.metric("divine_requests_refused_total") == 1
+        first.close()
+        second.close()
         until(lambda: server.worker.open == 0)
+        assert server.chat().status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -177,6 +170,15 @@ def until_end(connection: socket.socket, end: bytes) -> bytes:
     while not received.endswith(end):
         received += connection.recv(4096)
     return received
+
+
+def send_chat(connection: socket.socket, **fields: Any) -> None:
+    """A request whose answer somebody else may wait for."""
+    body = json.dumps(fields).encode()
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
 
 
 def raw_connection(server: Running) -> socket.socket:
@@ -234,23 +236,18 @@ def test_connections_that_break_off(server: Running) -> None:
 
 def test_a_client_that_does_not_read_stalls_nobody(endless: Model, tiny: Path) -> None:
     with running(endless, tiny, write_seconds=0.5) as server:
-        body = json.dumps(
-            {
-                "messages": HELLO,
-                "logit_bias": BANNED,
-                "stream": True,
-                "logprobs": True,
-                "top_logprobs": 20,
-                "max_tokens": 1000,
-            }
-        ).encode()
         server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.connect(server.listener.getsockname())
-        stuck.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        send_chat(
+            stuck,
+            messages=HELLO,
+            logit_bias=BANNED,
+            stream=True,
+            logprobs=True,
+            top_logprobs=20,
+            max_tokens=1000,
         )
         until(lambda: server.model.load_now[0] == 1)
         assert server.chat().status_code == 200
