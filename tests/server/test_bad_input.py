@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import CHAT, HELLO, Running
+from tests.server.conftest import CHAT, HELLO, Running, running
+
+import divine
+from tiny_models import tiny_llama
 
 
 def error(response: Any, status: int) -> dict[str, Any]:
@@ -241,10 +245,20 @@ def test_paths_and_methods(server: Running) -> None:
         assert head.content == b""
 
 
-def test_a_template_that_refuses(server: Running) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    found = error(server.chat(tools=tools), 400)
-    assert "tools" in found["message"]
+def test_a_template_that_refuses(tmp_path: Path) -> None:
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+        "{{ messages[0].content }}"
+    )
+    path = tiny_llama(
+        tmp_path / "strict.gguf", metadata_overrides={"tokenizer.chat_template": template}
+    )
+    with divine.load(path) as strict, running(strict, path) as server:
+        messages = [{"role": "system", "content": "x"}, *HELLO]
+        for stream in (False, True):
+            found = error(server.chat(messages=messages, stream=stream), 400)
+            assert "no system here" in found["message"]
+        assert server.chat().status_code == 200
 
 
 def test_errors_of_messages_have_their_own_shape(server: Running) -> None:

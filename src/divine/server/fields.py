@@ -149,6 +149,7 @@ class MessagesRequest(Strict):
     tool_choice: dict[str, Any] | None = None
     seed: int | None = None
     draft: str | list[str] | None = None
+    output_config: dict[str, Any] | None = None
     # Cannot change the text:
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
@@ -163,7 +164,6 @@ class MessagesRequest(Strict):
     mcp_servers: list[Any] | None = None
     container: Any = None
     context_management: Any = None
-    output_config: Any = None
 
 
 class CountRequest(Strict):
@@ -192,7 +192,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "mcp_servers": (None, []),
     "container": (None,),
     "context_management": (None,),
-    "output_config": (None, {}),
     "dimensions": (None,),
 }
 _INSTEAD = {
