@@ -27,28 +27,11 @@ from divine.errors import DivineError
 
 WARM_UP = 0.2  # of the requests
 MEMORY_TOLERANCE = 0.05
-_WORDS = [
-    "time",
-    "river",
-    "stone",
-    "light",
-    "winter",
-    "engine",
-    "letter",
-    "garden",
-    "window",
-    "paper",
-    "silver",
-    "music",
-    "bridge",
-    "harbour",
-    "signal",
-    "forest",
-    "kitchen",
-    "planet",
-    "number",
+_WORDS = (
+    "time", "river", "stone", "light", "winter", "engine", "letter", "garden", "window", "paper",
+    "silver", "music", "bridge", "harbour", "signal", "forest", "kitchen", "planet", "number",
     "story",
-]
+)  # fmt: skip
 
 
 def bodies(count: int, rng: random.Random) -> list[dict[str, Any]]:

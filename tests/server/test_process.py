@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,29 +16,47 @@ import httpx
 import pytest
 from tests.server.conftest import BANNED, CHAT, HELLO, Process
 
-from tiny_models import tiny_llama
+from divine.cli.main import execute
 
 Serve = Callable[..., Process]
 
 
-def test_it_says_where_it_is_and_ends_cleanly(serve: Serve) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        process = serve()
-        assert process.lines[-1].startswith("serving tiny.gguf at http://127.0.0.1:")
-        assert httpx.get(process.url + "/health").json()["status"] == "ok"
-        assert process.end(number) == 0
-        assert "Traceback" not in "".join(process.lines)
+def test_it_says_where_it_is_idles_and_ends_cleanly(serve: Serve) -> None:
+    process = serve("--alias", "mine,other", "--log-requests")
+    assert process.lines[-1].startswith("serving tiny.gguf at http://127.0.0.1:")
+    ids = [one["id"] for one in httpx.get(process.url + "/v1/models").json()["data"]]
+    assert ids == ["mine"]
+    for name, status in (("other", 200), ("tiny", 200), ("else", 404)):
+        assert httpx.get(f"{process.url}/v1/models/{name}").status_code == status
+    httpx.post(process.url + CHAT, json={"messages": HELLO, "max_tokens": 2}, timeout=60)
+
+    def used() -> int:
+        fields = Path(f"/proc/{process.popen.pid}/stat").read_text().rsplit(")")[1].split()
+        return int(fields[11]) + int(fields[12])  # clock ticks
+
+    # Not a measurement: whatever polls would use far more than this in a second.
+    threading.Event().wait(0.3)
+    before = used()
+    threading.Event().wait(1.5)
+    assert used() - before <= 0.05 * os.sysconf("SC_CLK_TCK")
+    assert process.end(signal.SIGINT) == 0
+    log = "\n".join(process.lines)
+    assert "Traceback" not in log
+    assert "POST /v1/chat/completions 200" in log
 
 
 def test_sigterm_lets_requests_finish(serve: Serve) -> None:
-    process = serve()
+    process = serve("--host", "0.0.0.0", DIVINE_API_KEY="secret")
+    assert len(process.lines) == 1  # with a key there is nothing to warn of
+    url = process.url.replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(url + "/v1/models").status_code == 401
+    headers = {"authorization": "Bearer secret"}
     body = {"messages": HELLO, "logit_bias": BANNED, "max_tokens": 150, "stream": True}
-    with httpx.stream("POST", process.url + CHAT, json=body, timeout=60) as response:
+    with httpx.stream("POST", url + CHAT, json=body, headers=headers, timeout=60) as response:
         lines = response.iter_lines()
         next(lines)
         process.popen.send_signal(signal.SIGTERM)
         rest = list(lines)
-    assert rest[-1] == "" or rest[-1] == "data: [DONE]"
     assert "data: [DONE]" in rest
     assert process.popen.wait(20) == 0
 
@@ -67,14 +86,24 @@ def test_sigterm_cuts_at_the_deadline(serve: Serve) -> None:
     assert process.popen.wait(20) == 0
 
 
-def test_a_taken_port_is_told_in_one_sentence(serve: Serve) -> None:
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """The one sentence with which a command line is refused."""
+    assert execute(["serve", *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("divine: ")
+    return line
+
+
+def test_a_taken_port_is_told_in_one_sentence(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        process = serve("--port", port)
-        assert process.popen.wait(30) == 2
-    assert len(process.lines) == 1
-    assert port in process.lines[0]
-    assert "in use" in process.lines[0]
+        line = refused(capsys, str(tiny), "--port", port)
+    assert port in line
+    assert "in use" in line
 
 
 @pytest.mark.parametrize(
@@ -83,55 +112,29 @@ def test_a_taken_port_is_told_in_one_sentence(serve: Serve) -> None:
         (("--port", "99999"), "--port"),
         (("--host", "no such host"), "--host"),
         (("--parallel", "0"), "--parallel"),
+        (("--api-key", ""), "API key"),
         (("--draft-max", "3"), "-md"),
-        (("--ctx", "9999999"), "context"),
+        (("--port", "0", "--ctx", "9999999"), "context"),
         (("-ngl", "3"), "-ngl"),
     ],
 )
 def test_wrong_options_are_told_in_one_sentence(
-    serve: Serve, options: tuple[str, ...], words: str
+    tiny: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
 ) -> None:
-    process = serve(*options)
-    assert process.popen.wait(30) == 2
-    assert len(process.lines) == 1
-    assert words in process.lines[0]
+    assert words in refused(capsys, str(tiny), *options)
 
 
-def test_keys_and_the_warning(serve: Serve) -> None:
+def test_a_missing_extra_is_told(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("divine.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "divine-llm[server]" in refused(capsys, str(tiny))
+
+
+def test_outside_without_a_key_is_warned_of(serve: Serve) -> None:
     process = serve("--host", "0.0.0.0")
     assert "warning" in process.lines[0]
     assert "--api-key" in process.lines[0]
-    process.end()
-    process = serve("--host", "0.0.0.0", "--log-requests", DIVINE_API_KEY="secret")
-    assert len(process.lines) == 1
-    local = process.url.replace("0.0.0.0", "127.0.0.1")
-    assert httpx.get(local + "/v1/models").status_code == 401
-    headers = {"authorization": "Bearer secret"}
-    assert httpx.get(local + "/v1/models", headers=headers).status_code == 200
-    process.end()
-    log = "\n".join(process.lines)
-    assert "GET /v1/models 401" in log
-    assert "secret" not in log
-
-
-def test_an_idle_server_uses_no_time(serve: Serve) -> None:
-    """Not a measurement: whatever polls would use far more than this in a second."""
-    process = serve()
-    httpx.post(process.url + CHAT, json={"messages": HELLO, "max_tokens": 2}, timeout=60)
-
-    def used() -> int:
-        fields = Path(f"/proc/{process.popen.pid}/stat").read_text().rsplit(")")[1].split()
-        return int(fields[11]) + int(fields[12])  # clock ticks
-
-    threading.Event().wait(0.3)
-    before = used()
-    threading.Event().wait(1.5)
-    assert used() - before <= 0.05 * os.sysconf("SC_CLK_TCK")
-
-
-def test_aliases_name_the_model(serve: Serve, tmp_path: Path) -> None:
-    process = serve("--alias", "mine,other", path=tiny_llama(tmp_path / "a.gguf"))
-    ids = [one["id"] for one in httpx.get(process.url + "/v1/models").json()["data"]]
-    assert ids == ["mine"]
-    for name, status in (("other", 200), ("a", 200), ("tiny", 404)):
-        assert httpx.get(f"{process.url}/v1/models/{name}").status_code == status
+    assert process.end() == 0
