@@ -54,7 +54,7 @@ def test_mistakes_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_client_tells_what_the_server_says(server: Running) -> None:
     client = ChatClient(server.url)
-    with pytest.raises(DivineError, match="400.*temperature"):
+    with pytest.raises(DivineError, match=r"400.*temperature"):
         client.chat({"messages": HELLO, "temperature": -1})
     with pytest.raises(UsageError):
         ChatClient("ftp://x")
