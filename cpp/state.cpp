@@ -137,6 +137,59 @@ void State::truncate(int length) {
   }
 }
 
+size_t State::saved_bytes(int count) const {
+  size_t bytes = 0;
+  for (const KvShape::Layer& l : shape_.layers)
+    bytes += l.heads * (shape_.key_block_bytes(l.head_dim) +
+                        size_t(kKeyBlock) * shape_.value_bytes(l.head_dim));
+  return bytes * size_t(count / kKeyBlock);
+}
+
+void State::save(int start, int count, uint8_t* out) const {
+  if (start < 0 || count < 0 || start % kKeyBlock || count % kKeyBlock || count > length_ - start)
+    throw std::invalid_argument("save: positions must be whole blocks of 16 that are committed");
+  for (int slot = start; slot < start + count; slot += kKeyBlock) {
+    for (int l = 0; l < int(shape_.layers.size()); ++l) {
+      const int dim = shape_.layers[l].head_dim;
+      const size_t keys = shape_.key_block_bytes(dim);
+      const size_t values = size_t(kKeyBlock) * shape_.value_bytes(dim);
+      for (int h = 0; h < shape_.layers[l].heads; ++h) {
+        std::memcpy(out, key_block(l, h, slot), keys);
+        std::memcpy(out + keys, value(l, h, slot), values);
+        out += keys + values;
+      }
+    }
+  }
+}
+
+void State::load(const uint8_t* in, size_t bytes) {
+  const size_t block = saved_bytes(kKeyBlock);
+  if (length_ % kKeyBlock || bytes == 0 || bytes % block)
+    throw std::invalid_argument("load: expected whole blocks of 16 positions after whole blocks");
+  const size_t blocks = bytes / block;
+  if (blocks > size_t(capacity_ - length_) / kKeyBlock)
+    throw std::overflow_error("load: " + std::to_string(blocks * kKeyBlock) + " positions after " +
+                              std::to_string(length_) + " exceed the capacity of " +
+                              std::to_string(capacity_));
+  const int end = length_ + int(blocks) * kKeyBlock;
+  ensure(end);
+  for (int slot = length_; slot < end; slot += kKeyBlock) {
+    for (int l = 0; l < int(shape_.layers.size()); ++l) {
+      const int dim = shape_.layers[l].head_dim;
+      const size_t keys = shape_.key_block_bytes(dim);
+      const size_t values = size_t(kKeyBlock) * shape_.value_bytes(dim);
+      for (int h = 0; h < shape_.layers[l].heads; ++h) {
+        std::memcpy(key_block(l, h, slot), in, keys);
+        std::memcpy(value(l, h, slot), in + keys, values);
+        in += keys + values;
+      }
+    }
+  }
+  length_ = end;
+  pending_rows_.clear();
+  pending_parents_.clear();
+}
+
 void State::poison() {
   const int end = int(chunks_.size()) * kChunk;
   for (int slot = length_; slot < end; ++slot) {

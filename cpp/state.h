@@ -53,6 +53,12 @@ class State {
   // path: row numbers of that pass. Throws std::invalid_argument or std::overflow_error.
   void commit(const std::vector<int>& path);
   void truncate(int length);
+  // Committed positions as bytes, blocks of 16 at a time (start and count are multiples of 16), and
+  // back: load() appends. Only for a state of the same shape. Throw std::invalid_argument or
+  // std::overflow_error.
+  size_t saved_bytes(int count) const;
+  void save(int start, int count, uint8_t* out) const;
+  void load(const uint8_t* in, size_t bytes);
   // Overwrites every slot that is not committed with NaN (tests: nothing may depend on them).
   void poison();
   // Commits `length` positions of arbitrary values (benchmarks: speed does not depend on them).

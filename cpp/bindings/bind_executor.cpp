@@ -201,6 +201,28 @@ void bind_executor(nb::module_& m) {
           "truncate", [](State& s, int length) { idle(s).truncate(length); }, "length"_a)
       .def("fork", [](const State& s) { return std::make_unique<State>(idle(s)); })
       .def(
+          "save",
+          [](const State& s, int start, int stop) {
+            const State& state = idle(s);
+            if (start < 0 || stop < start || stop > state.length())
+              throw std::invalid_argument("save: the positions are not committed");
+            const size_t bytes = state.saved_bytes(stop - start);
+            nb::object array = nb::module_::import_("numpy").attr("empty")(bytes, "uint8");
+            const Lent<uint8_t> lent(array, 1);
+            state.save(start, stop - start, const_cast<uint8_t*>(lent.data()));
+            return array;
+          },
+          "start"_a, "stop"_a, nb::sig("def save(self, start: int, stop: int) -> object"),
+          "The committed positions start to stop, multiples of 16, as uint8 [n].")
+      .def(
+          "load",
+          [](State& s, const nb::object& data) {
+            const Lent<uint8_t> lent(data, 1);
+            idle(s).load(lent.data(), lent.shape(0));
+          },
+          "data"_a, nb::sig("def load(self, data: object) -> None"),
+          "Append positions that save() gave.")
+      .def(
           "poison", [](State& s) { idle(s).poison(); },
           "Fill every slot that is not committed with NaN (tests).")
       .def(

@@ -39,3 +39,15 @@ def test_mistakes(divine, tiny, arguments, words):
     result = divine("run", tiny, "hello", *arguments)
     assert result.code == 2
     assert_one_sentence(result, *words)
+
+
+def test_a_prefix_cache(divine, tiny, tmp_path):
+    asked = ("run", tiny, "hello " * 60, "--temp", "0", "-n", "4", "--prefix-cache", tmp_path / "d")
+    first = divine(*asked, "--prefix-cache-size", "1.5M")
+    assert first.code == 0, first.err
+    assert list((tmp_path / "d").glob("*.kv"))
+    assert divine(*asked).out == first.out
+    for size, words in (("x", "such as 500M or 2G"), ("5", "prefix_cache_size is 5")):
+        assert_one_sentence(divine(*asked, "--prefix-cache-size", size), words)
+    result = divine("run", tiny, "hello", "--prefix-cache-size", "2G")
+    assert_one_sentence(result, "give one with --prefix-cache")

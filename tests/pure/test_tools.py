@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 
 import jsonschema
 import numpy as np
@@ -79,7 +80,7 @@ def read(parser, pieces):
 
 def cut(text, places):
     marks = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(marks)]
 
 
 @pytest.mark.parametrize("family", DIALECTS)
@@ -133,8 +134,8 @@ def test_what_is_no_call_is_text(answer, places):
 
 SHARDS = [
     "<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[ARGS]", "[", "]", "{", "}", '"', "\\",
-    '{"name": "now", "arguments": {}}', '{"name": "now", "parameters": {"a": 1}}', "now", ", ", "\n",
-    '"name"', ": ", "<|python_tag|>", "x y", "; ", "</", "\u00fc",
+    '{"name": "now", "arguments": {}}', '{"name": "now", "parameters": {"a": 1}}', "now", ", ",
+    '"name"', ": ", "\n", "<|python_tag|>", "x y", "; ", "</", "\u00fc",
 ]  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def test_text_is_not_held_longer_than_needed():
 
 
 def test_none_of_the_tools_may_be_called():
-    for answer in BROKEN + [ANSWERS["hermes"] % CITY]:
+    for answer in [*BROKEN, ANSWERS["hermes"] % CITY]:
         made = tool_calls(TOOLS, "none", "hermes")
         assert made.constraint is None
         assert read(made.parser(), [answer])[:2] == (answer, [])

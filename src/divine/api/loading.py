@@ -7,9 +7,12 @@ import os
 from pathlib import Path
 from typing import cast
 
+from divine.api.identity import state_identity
 from divine.api.model import Model
 from divine.backends import create_backend
 from divine.backends.base import Executable, KvType
+from divine.backends.prefix_store import DEFAULT_SIZE, LEAST_SIZE, PrefixStore
+from divine.backends.prefixes import Prefixes
 from divine.drafting import (
     Calibration,
     Controller,
@@ -43,6 +46,8 @@ def load(
     draft_model: str | os.PathLike[str] | None = None,
     draft_max: int | None = None,
     draft_min: int | None = None,
+    prefix_cache: str | os.PathLike[str] | None = None,
+    prefix_cache_size: int | None = None,
     max_sequences: int = 16,
     read_seconds: float | None = None,
 ) -> Model:
@@ -55,6 +60,10 @@ def load(
     `draft_model`: a second, smaller GGUF file that guesses what this one will say; `draft_max` and
     `draft_min`: the most tokens that it guesses at once (16), and how few are not worth a pass (0).
 
+    `prefix_cache`: a folder for the states of prompts, so that a prompt which begins as an earlier
+    one did need not be read again, after a restart neither; `prefix_cache_size`: its size in bytes
+    at most (2,000,000,000). Answers are the same with and without. States of a draft model are not
+    kept; it reads a prompt when it is first asked.
     `max_sequences`: how many answers are generated in shared passes at once; more wait.
     `read_seconds`: the most that a pass which reads a prompt may take while nothing else runs, for
     who may come meanwhile; None is no bound. Beside other answers it is 0.15 in any case.
@@ -73,6 +82,10 @@ def load(
     limits = {name: value for name, value in given.items() if value is not None}
     if limits and draft_model is None:
         raise UsageError("draft_max and draft_min need a draft model: give draft_model")
+    if prefix_cache_size is not None:
+        check_integer("prefix_cache_size", prefix_cache_size, LEAST_SIZE, None)
+        if prefix_cache is None:
+            raise UsageError("prefix_cache_size needs a folder: give prefix_cache")
     chosen = create_backend(backend)
     file = open_gguf(model)
     try:
@@ -85,6 +98,10 @@ def load(
                 f"{program.vocabulary}; they must be the same"
             )
         defaults = _file_defaults(file)
+        store = None
+        if prefix_cache is not None:
+            identity = state_identity(file, program, backend, kv_type)
+            store = PrefixStore(prefix_cache, identity, prefix_cache_size or DEFAULT_SIZE)
         executable = chosen.compile(program, file, threads=threads)
         drafters: dict[str, Drafter] = {
             "forced": ForcedDrafter(tokenizer.encode_answer, tokenizer.token_bytes),
@@ -115,6 +132,7 @@ def load(
         drafters,
         controller,
         experience,
+        Prefixes(store=store),
         max_sequences,
         read_seconds,
     )

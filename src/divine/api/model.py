@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request
 from divine.backends.base import Executable, KvType
+from divine.backends.prefixes import Prefixes
 from divine.constraints import Constraint
 from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
@@ -38,6 +39,7 @@ class Model:
         drafters: dict[str, Drafter],
         controller: Controller,
         experience: Path,
+        prefixes: Prefixes,
         max_sequences: int,
         read_seconds: float | None,
     ) -> None:
@@ -56,6 +58,7 @@ class Model:
             end_ids=tokenizer.end_ids,
             kv_type=kv_type,
             max_sequences=max_sequences,
+            prefixes=prefixes,
             controller=controller,
             read_seconds=read_seconds,
         )
@@ -155,7 +158,7 @@ class Model:
         return self.tokenizer.decode(tokens, special=special)
 
     def forget(self) -> None:
-        """Drop what was kept of earlier prompts, by drafters too: the next one is read anew."""
+        """Drop what was kept of earlier prompts, by drafters too; a prefix cache on disk stays."""
         self._engine.forget()
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from divine.program import Program
 
 KvType = Literal["f16", "q8_0"]
+SAVED_BLOCK = 16  # positions that State.save() and load() take together
 COMMITTED = -1  # a row's parent: the end of what its sequence has committed
 
 # Made once: a pass of one row may take no longer than a few of NumPy's calls.
@@ -142,6 +143,19 @@ class State(Protocol):
 
     def fork(self) -> State:
         """An independent copy."""
+
+    def save(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """The committed positions start to stop, multiples of SAVED_BLOCK, as uint8 [n].
+
+        Only a state of the same program, backend and KV type understands them. Raises ValueError.
+        """
+
+    def load(self, data: NDArray[np.uint8]) -> None:
+        """Append positions that save() gave; `length` must be a multiple of SAVED_BLOCK.
+
+        Their numbers are taken as they are. Raises ValueError for bytes of another size,
+        CapacityError if they do not fit; the state is as before then.
+        """
 
     def close(self) -> None:
         """Free the memory now; the state is unusable afterwards."""

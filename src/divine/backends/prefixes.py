@@ -1,18 +1,20 @@
 """States of finished sequences, kept for prompts that begin with the same tokens.
 
 A row's numbers depend on its own history only, so a reused state gives the same bits as a new one.
-Compares tokens, never text. Knows states and tokens, no requests.
+Compares tokens, never text. What no kept state knows may be in a store on disk, where what comes to
+be kept is copied to. Knows states and tokens, no requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from divine.backends.base import State
+from divine.backends.prefix_store import BLOCK, PrefixStore
 
 KEPT_STATES = 4
 KEPT_BYTES = 2**30
@@ -29,7 +31,13 @@ class _Kept:
 class Prefixes:
     """Keeps the states used last, within a number and a size; the newest is always kept."""
 
-    def __init__(self, kept_states: int = KEPT_STATES, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self,
+        kept_states: int = KEPT_STATES,
+        kept_bytes: int = KEPT_BYTES,
+        store: PrefixStore | None = None,
+    ) -> None:
+        self._store = store
         self._kept_states = kept_states
         self._kept_bytes = kept_bytes
         self._kept: list[_Kept] = []  # oldest use first
@@ -37,10 +45,9 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def take(self, prompt: Sequence[int]) -> State | None:
-        """A state whose committed tokens begin the prompt, all but its last token at most.
-
-        None if no kept state has a useful common prefix with it.
+    def take(self, prompt: Sequence[int], new_state: Callable[[], State]) -> State:
+        """A state whose committed tokens begin the prompt, all but its last token at most; an
+        empty one if nothing that is useful for it is kept.
         """
         tokens = np.asarray(prompt[:-1], dtype=np.int32)
         best, common = None, 0
@@ -48,8 +55,36 @@ class Prefixes:
             length = common_prefix(kept.tokens, tokens)
             if length > common:
                 best, common = kept, length
-        if best is None:
+        state = self._from_store(tokens, common, new_state)
+        if state is not None and (state.length or best not in self._kept):
+            return state
+        found = None if best is None else self._known(best, common)
+        if found is None:
+            return state or self._recycle() or new_state()
+        if state is not None:
+            state.close()
+        return found
+
+    def _from_store(
+        self, tokens: NDArray[np.int32], common: int, new_state: Callable[[], State]
+    ) -> State | None:
+        """A state from disk if that has clearly more than `common` tokens of these.
+
+        It is empty if what is there was found damaged only then; it may be one that was kept.
+        """
+        if self._store is None:
             return None
+        keys = self._store.longest(tokens.tolist())
+        if len(keys) * BLOCK < common + FORK_FROM:
+            return None
+        state = self._recycle() or new_state()
+        self._store.load(keys, state)
+        if state.length <= common:
+            state.truncate(0)
+        return state
+
+    def _known(self, best: _Kept, common: int) -> State | None:
+        """The best kept state, or a copy of it, with only what is common; None if too little is."""
         if len(best.tokens) - common <= SMALL_LOSS or self._kept_states == 1:
             self._kept.remove(best)
             state = best.state
@@ -62,10 +97,14 @@ class Prefixes:
         return state
 
     def common(self, prompt: NDArray[np.int32]) -> int:
-        """How many tokens of the prompt the best kept state has."""
+        """How many tokens of the prompt the best state kept in memory has."""
         return max((common_prefix(kept.tokens, prompt) for kept in self._kept), default=0)
 
-    def recycle(self) -> State | None:
+    def fresh(self, new_state: Callable[[], State]) -> State:
+        """An empty state."""
+        return self._recycle() or new_state()
+
+    def _recycle(self) -> State | None:
         """The oldest state, emptied, if one more would exceed the limits: saves an allocation."""
         if not self._kept or self._fits(self._kept[-1].state.nbytes):
             return None
@@ -75,6 +114,8 @@ class Prefixes:
 
     def put(self, tokens: Sequence[int], state: State) -> None:
         """Keep the state, which has committed `tokens`; old ones give way."""
+        if self._store is not None:
+            self._store.save(tokens, state)
         if not tokens or self._kept_states == 0:
             state.close()
             return
@@ -82,8 +123,14 @@ class Prefixes:
             self._kept.pop(0).state.close()
         self._kept.append(_Kept(np.array(tokens, dtype=np.int32), state))
 
+    def close(self) -> None:
+        """Free all of them; what is to be on disk is there afterwards."""
+        self.clear()
+        if self._store is not None:
+            self._store.close()
+
     def clear(self) -> None:
-        """Free all of them."""
+        """Free all of them; what is on disk stays."""
         for kept in self._kept:
             kept.state.close()
         self._kept.clear()

@@ -46,6 +46,8 @@ def command(
     draft_tree: options.DraftTree = None,
     accept: options.Accept = None,
     show_drafts: options.ShowDrafts = False,
+    prefix_cache: options.PrefixCache = None,
+    prefix_cache_size: options.PrefixCacheSize = None,
     debug: options.Debug = False,
 ) -> None:
     """Talk with a model. /help lists what can be typed besides messages; Ctrl-C stops an answer."""
@@ -67,7 +69,8 @@ def command(
         draft_tree=draft_tree,
         accept=accept,
     )
-    drafting = options.draft_loading(draft_model, draft_max, draft_min)
+    loading = options.draft_loading(draft_model, draft_max, draft_min)
+    loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     prepare_output()
     from pathlib import Path
 
@@ -80,7 +83,7 @@ def command(
         conversation.system = system
     started = time.perf_counter()
     with divine.api.load(
-        path, context=context, threads=threads, kv_type=kv, backend=backend, **drafting
+        path, context=context, threads=threads, kv_type=kv, backend=backend, **loading
     ) as loaded:
         note(f"{path.name}, loaded in {time.perf_counter() - started:.2f} s; /help, Ctrl-D ends")
         Dialogue(loaded, conversation, arguments, show_drafts=show_drafts).talk()

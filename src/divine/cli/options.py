@@ -176,6 +176,18 @@ Accept: TypeAlias = Annotated[
 ShowDrafts: TypeAlias = Annotated[
     bool, typer.Option("--show-drafts", help="Colour the text by who had drafted it.")
 ]
+PrefixCache: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix-cache",
+        metavar="DIR",
+        help="Keep the states of prompts there, so that one that begins alike is not read again.",
+    ),
+]
+PrefixCacheSize: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--prefix-cache-size", metavar="SIZE", help="Of DIR at most, such as 500M; 2G."),
+]
 JsonSchema: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -201,6 +213,8 @@ Debug: TypeAlias = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.")
 ]  # read by cli.main; here so that every command accepts it
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*")
 _BIAS = re.compile(r"(\d+)(?:=|:|(?=[+-]))([+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf))", re.IGNORECASE)
 
@@ -278,6 +292,17 @@ def draft_loading(model: str | None, most: int | None, least: int | None) -> dic
         if value is not None and model is None:
             raise UsageError(f"{name} is for a draft model; give one with -md")
     return given(draft_model=draft_model(model), draft_max=most, draft_min=least)
+
+
+def prefix_cache(folder: str | None, size: str | None) -> dict[str, Any]:
+    """What load() needs for --prefix-cache and --prefix-cache-size. Raises UsageError."""
+    if size is not None and folder is None:
+        raise UsageError("--prefix-cache-size is for a folder; give one with --prefix-cache")
+    match = None if size is None else _SIZE.fullmatch(size.strip())
+    if size is not None and match is None:
+        raise UsageError(f"--prefix-cache-size is {size!r}; allowed is a size such as 500M or 2G")
+    count = None if match is None else int(float(match[1]) * _UNITS[match[2].upper()])
+    return given(prefix_cache=folder, prefix_cache_size=count)
 
 
 def constraint(

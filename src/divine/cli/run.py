@@ -51,6 +51,8 @@ def command(
     frequency_penalty: options.FrequencyPenalty = None,
     presence_penalty: options.PresencePenalty = None,
     logit_bias: options.LogitBias = None,
+    prefix_cache: options.PrefixCache = None,
+    prefix_cache_size: options.PrefixCacheSize = None,
     json_schema: options.JsonSchema = None,
     json_schema_file: options.JsonSchemaFile = None,
     grammar: options.Grammar = None,
@@ -107,7 +109,8 @@ def command(
         accept=accept,
         constraint=options.constraint(json_schema, json_schema_file, grammar, grammar_file),
     )
-    drafting = options.draft_loading(draft_model, draft_max, draft_min)
+    loading = options.draft_loading(draft_model, draft_max, draft_min)
+    loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     prepare_output()
     import divine.api
     from divine.cli import figures
@@ -116,7 +119,7 @@ def command(
     colours = DraftColours(wanted=show_drafts)
     started = time.perf_counter()
     with divine.api.load(
-        path, context=context, threads=threads, kv_type=kv, backend=backend, **drafting
+        path, context=context, threads=threads, kv_type=kv, backend=backend, **loading
     ) as loaded:
         load_s = time.perf_counter() - started
         stream = loaded.stream(request, raw=raw, **arguments)

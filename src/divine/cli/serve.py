@@ -71,6 +71,8 @@ def command(
     draft_model: options.DraftModel = None,
     draft_max: options.DraftMax = None,
     draft_min: options.DraftMin = None,
+    prefix_cache: options.PrefixCache = None,
+    prefix_cache_size: options.PrefixCacheSize = None,
     debug: options.Debug = False,
 ) -> None:
     """Serve a model over HTTP: OpenAI's and Anthropic's APIs, metrics and a page to chat on.
@@ -79,7 +81,8 @@ def command(
     each is the text that it would be alone. -c is the context of each of them.
     """
     path = options.select_model(model, model_option, hub)
-    drafting = options.draft_loading(draft_model, draft_max, draft_min)
+    loading = options.draft_loading(draft_model, draft_max, draft_min)
+    loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     keys = [*(api_key or ()), *filter(None, [os.environ.get(KEY_VARIABLE)])]
     chosen = options.given(
         host=host,
@@ -114,7 +117,7 @@ def command(
             backend=backend,
             max_sequences=settings.parallel,
             read_seconds=READ_SECONDS,
-            **drafting,
+            **loading,
         )
 
     def ready(url: str) -> None:

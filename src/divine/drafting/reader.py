@@ -84,9 +84,9 @@ class Reader:
         """Take a kept state that begins like these tokens, or a new one; does nothing twice."""
         if self._state is not None:
             return
-        state = self._prefixes.take(tokens) or self._prefixes.recycle()
-        if state is None:
-            state = self._executable.new_state(self._capacity, self._kv_type)
+        state = self._prefixes.take(
+            tokens, lambda: self._executable.new_state(self._capacity, self._kv_type)
+        )
         self._tokens = list(tokens[: state.length])
         self._agreed = state.length
         self._state = state

@@ -30,7 +30,7 @@ class Admission:
         None: a running sequence is just reading that beginning, so wait. Raises CapacityError.
         """
         if not sequence.request.cache_prompt:
-            return self._empty()
+            return self._prefixes.fresh(self._new_state)
         wanted = sequence.prompt_ids[:-1]
         giver, common = None, 0
         for other in running:
@@ -44,8 +44,7 @@ class Admission:
             state = giver.state.fork()
             state.truncate(common)
             return state
-        return self._prefixes.take(sequence.tokens) or self._empty()
+        return self._prefixes.take(sequence.tokens, self._new_state)
 
-    def _empty(self) -> State:
-        recycled = self._prefixes.recycle()
-        return recycled or self._executable.new_state(self._context, self._kv_type)
+    def _new_state(self) -> State:
+        return self._executable.new_state(self._context, self._kv_type)

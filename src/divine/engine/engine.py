@@ -187,7 +187,7 @@ class Engine:
             for sequence in (*self._running, *self._waiting):
                 sequence.cancelled = True
             self._collect()
-            self._prefixes.clear()
+            self._prefixes.close()
 
     def forget(self) -> None:
         """Free what is kept for prompts that begin the same, by drafters too."""

@@ -52,6 +52,12 @@ class State:
 
     def fork(self) -> State: ...
 
+    def save(self, start: int, stop: int) -> NDArray[numpy.uint8]:
+        """The committed positions start to stop, multiples of 16, as uint8 [n]."""
+
+    def load(self, data: object) -> None:
+        """Append positions that save() gave."""
+
     def poison(self) -> None:
         """Fill every slot that is not committed with NaN (tests)."""
 

@@ -77,6 +77,17 @@ class CpuState:
         """An independent copy of what is committed."""
         return CpuState(self.native.fork())
 
+    def save(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Committed positions as bytes; see backends.base.State."""
+        return self.native.save(start, stop)
+
+    def load(self, data: NDArray[np.uint8]) -> None:
+        """Append positions that save() gave."""
+        try:
+            self.native.load(data)
+        except OverflowError as error:
+            raise CapacityError(str(error)) from None
+
     def close(self) -> None:
         """Free the memory."""
         self._native = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.backends.base import COMMITTED, KvType
+from divine.backends.base import COMMITTED, SAVED_BLOCK, KvType
 from divine.errors import CapacityError
 
 Floats = NDArray[np.float32]
@@ -112,6 +112,41 @@ class ReferenceState:
             copy.values[layer][: self._length] = self.values[layer][: self._length]
         copy._length = self._length
         return copy
+
+    def save(self, start: int, stop: int) -> NDArray[np.uint8]:
+        self._require_open()
+        if not 0 <= start <= stop <= self._length or start % SAVED_BLOCK or stop % SAVED_BLOCK:
+            raise ValueError(f"save of positions {start} to {stop}; {self._length} are committed")
+        parts = [
+            array[start:stop].ravel().view(np.uint8)
+            for layer in zip(self.keys, self.values, strict=True)
+            for array in layer
+        ]
+        return np.concatenate(parts)
+
+    def load(self, data: NDArray[np.uint8]) -> None:
+        self._require_open()
+        size = 8 * sum(self.widths)  # bytes of a position
+        count = len(data) // size
+        if self._length % SAVED_BLOCK or not count or len(data) % (size * SAVED_BLOCK):
+            raise ValueError(
+                f"load of {len(data)} bytes after {self._length} positions; expected whole blocks "
+                f"of {SAVED_BLOCK} positions with {size} bytes each"
+            )
+        end = self._length + count
+        if end > self._capacity:
+            raise CapacityError(
+                f"{count} more positions after {self._length} exceed the {self._capacity} "
+                "that the sequence can hold"
+            )
+        self._pending = None
+        values = np.frombuffer(data.tobytes(), np.float32)
+        at = 0
+        for layer, width in enumerate(self.widths):
+            for array in (self.keys[layer], self.values[layer]):
+                array[self._length : end] = values[at : at + count * width].reshape(count, width)
+                at += count * width
+        self._length = end
 
     def close(self) -> None:
         self._closed = True

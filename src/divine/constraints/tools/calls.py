@@ -117,7 +117,7 @@ def _check_tools(tools: object) -> dict[str, Mapping[str, Any]]:
             )
         if name in known:
             raise UsageError(f"{where}.function.name is {name!r}, which an earlier tool has")
-        parameters = function.get("parameters")
+        parameters = function.get("parameters") if isinstance(function, Mapping) else None
         if parameters is not None and not isinstance(parameters, Mapping):
             raise UsageError(f"{where}.function.parameters must be a JSON schema, an object")
         known[name] = tool

@@ -292,6 +292,7 @@ class ToolParser:
             call: Any = json.loads(text)
         except (ValueError, RecursionError):
             return None
+        name: Any
         if self._dialect.named:
             name, arguments = self._name, call
         else:
@@ -302,10 +303,11 @@ class ToolParser:
                 arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError):
                 return None
-        known = isinstance(name, str) and name in self._names
-        if not known or not isinstance(arguments, dict):
+        if not isinstance(name, str) or name not in self._names:
             return None
-        return str(name), json.dumps(arguments, ensure_ascii=False)
+        if not isinstance(arguments, dict):
+            return None
+        return name, json.dumps(arguments, ensure_ascii=False)
 
 
 def new_id(dialect: Dialect) -> str:
