@@ -12,7 +12,7 @@ from tests.server.conftest import Running
 
 from divine.server.openapi import document
 
-EXAMPLES = 25  # of each endpoint; the document has eight
+EXAMPLES = 15  # of each endpoint; the document has eight
 SCHEMA = schemathesis.openapi.from_dict(document())
 
 

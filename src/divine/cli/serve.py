@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
-from typing import Annotated
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from divine.cli import options
 from divine.cli.console import note, prepare_output
 from divine.errors import UsageError
+
+if TYPE_CHECKING:
+    from divine.api import Model
 
 KEY_VARIABLE = "DIVINE_API_KEY"
 READ_SECONDS = 0.3  # of a pass that reads a prompt alone: a newcomer waits no longer
@@ -98,27 +104,18 @@ def command(
     )
     prepare_output()
     started = time.perf_counter()
-    try:
-        from divine.server import Settings, serve
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"`divine serve` needs the package {error.name}; install the extra: "
-            "pip install 'divine-llm[server]'"
-        ) from None
-    settings = Settings(**chosen)
-    from divine import api
+    _check_extra()
+    from divine.server.settings import Settings
 
-    def load() -> api.Model:
-        return api.load(
-            path,
-            context=context,
-            threads=threads,
-            kv_type=kv,
-            backend=backend,
-            max_sequences=settings.parallel,
-            read_seconds=READ_SECONDS,
-            **loading,
-        )
+    settings = Settings(**chosen)
+    loading.update(
+        context=context,
+        threads=threads,
+        kv_type=kv,
+        backend=backend,
+        max_sequences=settings.parallel,
+        read_seconds=READ_SECONDS,
+    )
 
     def ready(url: str) -> None:
         if not settings.loopback and not settings.api_keys:
@@ -129,4 +126,28 @@ def command(
         seconds = time.perf_counter() - started
         note(f"serving {path.name} at {url} (ready in {seconds:.2f} s; Ctrl-C ends it)")
 
-    serve(load, path, settings, ready)
+    with ThreadPoolExecutor(1) as aside:  # the weights are read while the server is imported
+        reading = aside.submit(_load, path, loading)
+        try:
+            from divine.server.run import serve
+
+            serve(reading.result, path, settings, ready)
+        finally:
+            if reading.exception() is None:
+                reading.result().close()
+
+
+def _load(path: Path, options: dict[str, Any]) -> Model:
+    from divine import api
+
+    return api.load(path, **options)
+
+
+def _check_extra() -> None:
+    """Raise UsageError if a package of the extra is missing."""
+    for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(
+                f"`divine serve` needs the package {name}; install the extra: "
+                "pip install 'divine-llm[server]'"
+            )

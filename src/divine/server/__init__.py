@@ -1,10 +1,6 @@
 """The HTTP server: OpenAI's and Anthropic's APIs, metrics and a page, over one loaded model.
 
-Only this package knows a web framework (extra "server"). It turns requests into streams of the
+serve() is in run.py, Settings in settings.py, which needs no web framework and is quick to import.
+Only this package knows one (extra "server"). It turns requests into streams of the
 model and what comes back into JSON; tokens, passes and drafts are the business of those below.
 """
-
-from divine.server.run import serve
-from divine.server.settings import Settings
-
-__all__ = ["Settings", "serve"]
