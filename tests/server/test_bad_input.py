@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import CHAT, HELLO, Running, running
 
 import divine
 from tiny_models import tiny_llama
+
+from .conftest import CHAT, HELLO, Running, running
 
 
 def error(response: Any, status: int) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.server.conftest import HELLO, Running
 
 from divine.bench import ServingSettings, bench_serving
 from divine.bench.client import ChatClient
 from divine.cli.main import execute
 from divine.errors import DivineError, UsageError
+
+from .conftest import HELLO, Running
 
 
 def test_figures_of_a_running_server(server: Running) -> None:

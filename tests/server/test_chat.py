@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.server.conftest import BANNED, CHAT, HELLO, Running
 
 from divine.api import Model
+
+from .conftest import BANNED, CHAT, HELLO, Running
 
 GREEDY = {"temperature": 0, "logit_bias": BANNED}
 

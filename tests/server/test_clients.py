@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import anthropic
 import openai
 import pytest
-from tests.server.conftest import BANNED, HELLO, Running
 
 from divine.api import Model
+
+from .conftest import BANNED, HELLO, Running
 
 EXTRA = {"extra_body": {"draft": "auto"}}
 GREEDY = {"extra_body": {"temperature": 0}}  # newer clients of Anthropic know no temperature

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.conftest import BANNED, CHAT, HELLO, Running, running
 
 import divine
 from divine.api import Model
 from divine.gguf import TensorData
 from tiny_models import tiny_llama
+
+from .conftest import BANNED, CHAT, HELLO, Running, running
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import CHAT, Running, running
 
 import divine
+
+from .conftest import CHAT, Running, running
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

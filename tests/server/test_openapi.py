@@ -8,9 +8,10 @@ import hypothesis
 import pytest
 import schemathesis
 from hypothesis import HealthCheck
-from tests.server.conftest import Running
 
 from divine.server.openapi import document
+
+from .conftest import Running
 
 EXAMPLES = 15  # of each endpoint; the document has eight
 SCHEMA = schemathesis.openapi.from_dict(document())

@@ -13,9 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.server.conftest import BANNED, CHAT, HELLO, Process
 
 from divine.cli.main import execute
+
+from .conftest import BANNED, CHAT, HELLO, Process
 
 Serve = Callable[..., Process]
 

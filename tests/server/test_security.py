@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import CHAT, HELLO, Running, running
 
 from divine.api import Model
 from divine.errors import UsageError
 from divine.server.settings import Settings
+
+from .conftest import CHAT, HELLO, Running, running
 
 KEYS = ("first-key", "second-key")
 ORIGIN = "http://localhost:3000"

@@ -13,9 +13,10 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from tests.server.conftest import CHAT, HELLO, Running, running
 
 import divine
+
+from .conftest import CHAT, HELLO, Running, running
 
 SCHEMA = {
     "type": "object",

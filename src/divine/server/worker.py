@@ -8,13 +8,14 @@ HTTP but the refusals.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -241,9 +242,11 @@ class Worker:
                 if vector is None:
                     self._embeddings.rotate(-1)
                     return
-                result.set_result(vector)
+                with contextlib.suppress(InvalidStateError):  # its reader has just left
+                    result.set_result(vector)
         except Exception as error:  # noqa: BLE001 - its reader gets it
-            result.set_exception(error)
+            with contextlib.suppress(InvalidStateError):
+                result.set_exception(error)
         self._embeddings.popleft()
 
 
