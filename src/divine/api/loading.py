@@ -31,7 +31,7 @@ from divine.gguf import GGUFFile, open_gguf
 from divine.machine import cache_folder, probe_cpu
 from divine.models import build_program
 from divine.program import Program
-from divine.sampling import SamplingParams, check_integer
+from divine.sampling import SamplingParams, check_integer, check_number
 from divine.text import Tokenizer
 
 DEFAULT_CONTEXT = 8192
@@ -49,6 +49,8 @@ def load(
     draft_min: int | None = None,
     prefix_cache: str | os.PathLike[str] | None = None,
     prefix_cache_size: int | None = None,
+    max_sequences: int = 16,
+    read_seconds: float | None = None,
 ) -> Model:
     """Load a GGUF file.
 
@@ -63,6 +65,9 @@ def load(
     one did need not be read again, after a restart neither; `prefix_cache_size`: its size in bytes
     at most (2,000,000,000). Answers are the same with and without. States of a draft model are not
     kept; it reads a prompt when it is first asked.
+    `max_sequences`: how many answers are generated in shared passes at once; more wait.
+    `read_seconds`: the most that a pass which reads a prompt may take while nothing else runs, for
+    who may come meanwhile; None is no bound. Beside other answers it is 0.15 in any case.
 
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
     for arguments out of range, CapacityError if the memory does not suffice.
@@ -71,6 +76,9 @@ def load(
         raise UsageError(f'kv_type is {kv_type!r}; allowed are "f16" and "q8_0"')
     if threads is not None:
         check_integer("threads", threads, 1, 256)
+    check_integer("max_sequences", max_sequences, 1, 256)
+    if read_seconds is not None:
+        check_number("read_seconds", read_seconds, 0.01, 3600)
     given = {"draft_max": draft_max, "draft_min": draft_min}
     limits = {name: value for name, value in given.items() if value is not None}
     if limits and draft_model is None:
@@ -127,6 +135,8 @@ def load(
         controller,
         experience,
         Prefixes(store=store),
+        max_sequences,
+        read_seconds,
     )
 
 

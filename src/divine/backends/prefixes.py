@@ -52,7 +52,7 @@ class Prefixes:
         tokens = np.asarray(prompt[:-1], dtype=np.int32)
         best, common = None, 0
         for kept in self._kept:
-            length = _common_prefix(kept.tokens, tokens)
+            length = common_prefix(kept.tokens, tokens)
             if length > common:
                 best, common = kept, length
         state = self._from_store(tokens, common, new_state)
@@ -96,6 +96,14 @@ class Prefixes:
         state.truncate(common)
         return state
 
+    def common(self, prompt: NDArray[np.int32]) -> int:
+        """How many tokens of the prompt the best state kept in memory has."""
+        return max((common_prefix(kept.tokens, prompt) for kept in self._kept), default=0)
+
+    def fresh(self, new_state: Callable[[], State]) -> State:
+        """An empty state."""
+        return self._recycle() or new_state()
+
     def _recycle(self) -> State | None:
         """The oldest state, emptied, if one more would exceed the limits: saves an allocation."""
         if not self._kept or self._fits(self._kept[-1].state.nbytes):
@@ -136,7 +144,8 @@ class Prefixes:
         self._kept.append(kept)
 
 
-def _common_prefix(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+def common_prefix(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """How many tokens both begin with."""
     shorter = min(len(a), len(b))
     different = a[:shorter] != b[:shorter]
     return int(np.argmax(different)) if different.any() else shorter

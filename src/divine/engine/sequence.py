@@ -11,7 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from divine.backends.base import State
 from divine.drafting import DraftCounts, SequenceDraft
@@ -50,6 +54,7 @@ class Request:
     max_tokens: int | None = None  # None: until the context is full; 0: an empty answer, "length"
     stop: SequenceOf[str] = ()
     logprobs: int | None = None  # None: none; n: of each token and of the n most probable
+    cache_prompt: bool = True  # take over the state of a prompt that begins the same
     choice: int = 0  # index among several answers to one prompt with one seed
     drafters: SequenceOf[str] = ()  # names of those that may draft
     guess: SequenceOf[int] = ()  # the caller's own guess at the answer, for the drafter "text"
@@ -106,6 +111,11 @@ class Sequence:
         """Tokens that are not committed yet: the rows it needs to run."""
         return len(self.tokens) - self.committed
 
+    @cached_property
+    def prompt_ids(self) -> NDArray[np.int32]:
+        """The prompt as an array."""
+        return np.array(self.tokens[: self.prompt_length], np.int32)
+
     @property
     def room(self) -> int:
         """How many drafted tokens the next pass could use: the one that it chooses comes last."""
@@ -125,6 +135,11 @@ class Sequence:
     def decoding(self) -> bool:
         """It has chosen a token."""
         return len(self.tokens) > self.prompt_length
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._stops.found
 
     @property
     def statistics(self) -> Statistics:
