@@ -1,8 +1,8 @@
 """Debian's Chromium, driven by Playwright, on the page of a stand-in server.
 
 Without a Chromium the tests are skipped with a reason; where DIVINE_NEEDS_CHROMIUM is set, as in
-.ci/run, they fail instead. Each test gets a browser context of its own, and fails if the page raised an
-error or broke its content security policy.
+.ci/run, they fail instead. Each test gets a browser context of its own, and fails if the page raised
+an error or broke its content security policy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 from stand_in import StandIn
 
 # What a browser itself reports of an answer that is not 200, or of none: such answers are tested.
+# As root there is no sandbox; containers have a small /dev/shm; pictures are not looked at.
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 NETWORK = "Failed to load resource"
 
 
@@ -33,9 +35,7 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
         yield browser
         browser.close()
 

@@ -1,8 +1,8 @@
-"""A server for the page's tests: serves the page's files and answers chat requests as a test tells it.
+"""A server for the page's tests: serves the page's files and answers requests as a test tells it.
 
-It speaks the contract between page and server (SSE chunks with spans, a last chunk with usage.divine)
-and nothing more; what it answers next is a queue of `Reply`, each of which can pause until `go` is set,
-break off, or refuse. What was asked is kept in `asked`. It knows no model.
+It speaks the contract between page and server (SSE chunks with spans, a last chunk with
+usage.divine) and nothing more; what it answers next is a queue of `Reply`, each of which can pause
+until `go` is set, break off, or refuse. What was asked is kept in `asked`. It knows no model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ Piece = tuple[str, Sequence[str]]  # text, drafters that had guessed it
 
 @dataclass
 class Reply:
-    """pieces are streamed one by one; `pause_after` pieces wait for StandIn.go, and after `break_after`
-    the connection is closed. With a status other than 200 the reply is an error with `message`."""
+    """What to answer, piece by piece.
+
+    After `pause_after` pieces it waits for StandIn.go, after `break_after` it closes the connection.
+    With a status other than 200 it is an error with `message`.
+    """
 
     pieces: Sequence[Piece] = (("Hello", ()), (" there", ("ngram",)), (".", ()))
     pause_after: int | None = None

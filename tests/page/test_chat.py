@@ -131,7 +131,7 @@ def test_a_reload_keeps_the_conversation(page: Page, server: StandIn) -> None:
     page.reload()
     expect(questions(page)).to_have_text("Remember")
     expect(answers(page)).to_have_text("Hello there.")
-    expect(page.locator(".by-1")).to_have_text(" there")  # and where it came from
+    expect(page.locator(".body .by-1")).to_have_text(" there")  # and where it came from
     ask(page, "Next")
     assert roles(server)[:2] == [("user", "Remember"), ("assistant", "Hello there.")]
 

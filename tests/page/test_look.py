@@ -30,7 +30,8 @@ CONTRAST = """([front, back]) => {
         probe.remove();
         context.fillRect(0, 0, 1, 1);
         const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].slice(0, 3).map(
-            (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+            (value) => value / 255).map(
+            (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     const [a, b] = [luminance(front), luminance(back)].sort((x, y) => y - x);
@@ -115,7 +116,10 @@ def test_a_phone_needs_no_scrolling_sideways(phone: Page, server: StandIn) -> No
 
 
 def test_a_phone_does_not_zoom_and_shows_what_a_pointer_would(phone: Page, server: StandIn) -> None:
-    sizes = "[...document.querySelectorAll('input, textarea')].map(e => parseFloat(getComputedStyle(e).fontSize))"
+    sizes = (
+        "[...document.querySelectorAll('input, textarea')]"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize))"
+    )
     assert min(phone.evaluate(sizes)) >= 16  # below, iOS zooms in on focus
     tools = phone.locator(".bar .tool")
     assert all((tool.bounding_box() or {"width": 0})["width"] >= 40 for tool in tools.all())
@@ -176,15 +180,16 @@ def test_the_keyboard_is_enough(page: Page, server: StandIn) -> None:
 def test_every_control_is_reached_by_tab_named_and_marked(page: Page, server: StandIn) -> None:
     server.replies.append(Reply(pieces=[("```py\nx\n```\n", ())]))
     ask(page)
-    page.evaluate("document.activeElement.blur()")
+    page.locator(".skip").focus()
     names: list[str] = []
     for _ in range(25):
         page.keyboard.press("Tab")
         focused = page.evaluate(
             """() => {
                 const e = document.activeElement;
-                const style = getComputedStyle(e.closest('form') && e.id === 'prompt' ? e.closest('form') : e);
-                return [e === document.body ? '' : e.getAttribute('aria-label') || e.innerText || e.id,
+                const style = getComputedStyle(e.id === 'prompt' ? e.closest('form') : e);
+                const name = e.getAttribute('aria-label') || e.innerText || e.id;
+                return [e === document.body ? '' : name,
                     style.outlineStyle !== 'none' || style.boxShadow !== 'none'];
             }"""
         )

@@ -51,7 +51,7 @@ def test_each_token_is_tinted_by_its_drafter(page: Page, server: StandIn) -> Non
     assert "gradient" in token.evaluate("e => getComputedStyle(e).backgroundImage")
     expect(page.locator(".legend li")).to_have_text(
         [
-            "own choice 2 tokens",
+            "own choice 3 tokens",
             "ngram 2 tokens",
             "model 2 tokens",
             "text 1 token",
@@ -77,7 +77,7 @@ def test_the_figures_are_those_of_the_server(page: Page, server: StandIn) -> Non
     server.replies.append(Reply(pieces=PIECES))
     ask(page)
     expect(page.locator(".figures span")).to_have_text(
-        ["8 tokens", "41.7 tokens/s", "2.67 tokens per pass", "1.62× plain"]
+        ["8 tokens", "41.7 tokens/s", "2.67 tokens per pass", "1.62\u00d7 plain"]
     )
     page.keyboard.press("Alt+d")
     expect(page.locator(".details")).to_have_text(

@@ -61,9 +61,9 @@ const chat = new Chat(byId("messages"), {
     if (on) byId("status").textContent = "Answering";
   },
   announce: (text) => (byId("status").textContent = text),
-  shown(count) {
+  shown(count, jump) {
     byId("empty").hidden = count > 0;
-    toEnd();
+    if (jump) toEnd();
   },
   grown() {
     if (following) toEnd();

@@ -51,14 +51,15 @@ export class Chat {
     this.open(fresh());
   }
 
-  show(from = 0) {
+  /** Make the messages from `from` on anew; `jump` to the end or stay where the reader is. */
+  show(from = 0, jump = true) {
     for (const view of this.views.splice(from)) view.element.remove();
     for (let index = from; index < this.messages.length; index += 1) {
       const view = new MessageView(this.messages[index], index, this.actions);
       this.views.push(view);
       this.list.append(view.element);
     }
-    this.hooks.shown(this.messages.length);
+    this.hooks.shown(this.messages.length, jump);
   }
 
   save() {
@@ -137,8 +138,11 @@ export class Chat {
     this.hooks.focus();
   }
 
+  /** Hang up, if an answer is coming; what came of it stays. */
   stop() {
-    this.abort?.abort();
+    if (!this.busy) return;
+    this.abort.abort();
+    this.hooks.clear();
   }
 
   #request() {
@@ -184,12 +188,13 @@ export class Chat {
 
   #finish(chat, message, view) {
     message.spans = view.origins.pack();
-    if (message.content === "" && message.state !== "done") {
-      // Nothing was said: the question stays, to be sent again.
-      chat.messages.splice(chat.messages.indexOf(message), 1);
-      if (this.chat === chat) this.show(chat.messages.length);
-    } else {
-      view.render();
+    const index = chat.messages.indexOf(message); // -1: deleted or asked again meanwhile
+    const silent = message.content === "" && !["done", "length"].includes(message.state);
+    if (silent && index >= 0) chat.messages.splice(index, 1); // the question stays, to be sent again
+    if (this.chat === chat && index >= 0) {
+      if (this.views[index] === view && !silent) view.render();
+      else this.show(index, false);
+      this.hooks.grown();
     }
     if (this.chat === chat) this.save();
     else store.save(chat);

@@ -8,9 +8,9 @@ import { hueOf } from "./origins.js";
 const WIDTH = 300;
 const HEIGHT = 132;
 const LEFT = 34;
-const RIGHT = 56; // the names of the lines stand here
 const TOP = 10;
 const BOTTOM = 24;
+const LETTER = 6.5; // pixels of an average letter of a name
 const MIN_GAP = 13; // between two names, in pixels
 
 const fixed = (number, digits) => (Number.isFinite(number) ? number.toFixed(digits) : null);
@@ -24,7 +24,8 @@ export function figureLine(figures) {
   if (rate > 0) parts.push(["rate", `${fixed(rate, rate < 10 ? 2 : 1)} tokens/s`]);
   if (perPass > 0) parts.push(["per-pass", `${fixed(perPass, 2)} tokens per pass`]);
   if (speedup > 0) parts.push(["speedup", `${fixed(speedup, 2)}× plain`]);
-  return parts.map(([name, text]) => el("span", { class: name }, text));
+  // With spaces between, so that a narrow page can break the line there.
+  return parts.flatMap(([name, text]) => [el("span", { class: name }, text), " "]);
 }
 
 /** Legend and chart of an answer; null while there is nothing to tell. */
@@ -52,11 +53,13 @@ function details(usage) {
 
 const judged = (depth) => depth.accepted + depth.rejected > 0;
 const rate = (depth) => depth.accepted / (depth.accepted + depth.rejected);
+const short = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
 const percent = (share) => `${Math.round(100 * share)} %`;
 
 function chart(drafts) {
   const deepest = Math.max(2, ...drafts.map(([, depths]) => depths.findLastIndex(judged) + 1));
-  const x = (depth) => LEFT + ((WIDTH - LEFT - RIGHT) * (depth - 1)) / (deepest - 1);
+  const right = WIDTH - 12 - LETTER * Math.max(...drafts.map(([name]) => short(name).length));
+  const x = (depth) => LEFT + ((right - LEFT) * (depth - 1)) / (deepest - 1);
   const y = (share) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - share);
   const lines = drafts.map(([name, depths]) => ({
     name,
@@ -67,15 +70,15 @@ function chart(drafts) {
   return el("figure", { class: "chart" },
     el("figcaption", {}, "Acceptance by depth"),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Acceptance by depth. ${say}.` },
-      ...grid(x, y, deepest), ...lines.map((line) => curve(line, x, y)), ...labels(lines, x, y)));
+      ...grid(x, y, right, deepest), ...lines.map((line) => curve(line, x, y)), ...labels(lines, x, y)));
 }
 
-function grid(x, y, deepest) {
+function grid(x, y, right, deepest) {
   const step = Math.ceil(deepest / 8);
   const depths = Array.from({ length: deepest }, (_, index) => index + 1).filter((depth) => (depth - 1) % step === 0);
   return [
     ...[0, 0.5, 1].flatMap((share) => [
-      svg("line", { class: "rule", x1: LEFT, x2: WIDTH - RIGHT, y1: y(share), y2: y(share) }),
+      svg("line", { class: "rule", x1: LEFT, x2: right, y1: y(share), y2: y(share) }),
       svg("text", { class: "tick end", x: LEFT - 8, y: y(share) + 3.5 }, percent(share)),
     ]),
     ...depths.map((depth) => svg("text", { class: "tick middle", x: x(depth), y: HEIGHT - 6 }, String(depth))),
@@ -98,5 +101,5 @@ function labels(lines, x, y) {
     if (index > 0) place.y = Math.max(place.y, places[index - 1].y + MIN_GAP);
   });
   return places.map((place) => svg("text", { class: `label by-${hueOf(place.name)}`, x: place.x + 8, y: place.y + 4 },
-    place.name.length > 10 ? `${place.name.slice(0, 9)}…` : place.name));
+    short(place.name)));
 }
