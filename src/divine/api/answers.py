@@ -28,6 +28,7 @@ class Completion:
     statistics: Statistics
     logprobs: list[TokenLogprob] | None = None  # one for each of tokens
     drafted_by: list[tuple[str, ...]] = field(default_factory=list)  # of each token; () is nobody
+    stop_string: str | None = None  # the one that ended it, if one did
 
 
 class Span(NamedTuple):
@@ -44,6 +45,7 @@ class Chunk:
     text: str
     tokens: list[int]  # since the chunk before
     spans: list[Span]  # the same text, token by token
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # one for each of tokens, if asked
 
 
 class Stream(Iterator[Chunk]):
@@ -53,6 +55,7 @@ class Stream(Iterator[Chunk]):
         self._engine = engine
         self._sequence = sequence
         self._texts: list[str] = []
+        self._taken = 0  # tokens
 
     def __next__(self) -> Chunk:
         """The next piece; raises the error that ended this answer, if one did."""
@@ -61,15 +64,48 @@ class Stream(Iterator[Chunk]):
         except BaseException:
             self.close()
             raise
-        pieces, tokens = self._sequence.take()
-        if pieces or tokens:
-            spans = [Span(piece.text, self._names(piece.sources)) for piece in pieces]
-            chunk = Chunk("".join(span.text for span in spans), tokens, spans)
-            self._texts.append(chunk.text)
+        chunk = self.poll()
+        if chunk is not None:
             return chunk
         if self._sequence.error is not None:
             raise self._sequence.error
         raise StopIteration
+
+    def poll(self) -> Chunk | None:
+        """What has come since the last call, without running anything; None if nothing has.
+
+        For whoever calls Model.step(): not to be mixed with iteration in another thread.
+        """
+        pieces, tokens = self._sequence.take()
+        if not pieces and not tokens:
+            return None
+        spans = [Span(piece.text, self._names(piece.sources)) for piece in pieces]
+        logprobs = self._sequence.logprobs[self._taken : self._taken + len(tokens)]
+        self._taken += len(tokens)
+        chunk = Chunk("".join(span.text for span in spans), tokens, spans, logprobs)
+        self._texts.append(chunk.text)
+        return chunk
+
+    @property
+    def done(self) -> bool:
+        """It has ended, or failed: then `completion` raises what it failed with."""
+        return self._sequence.done
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._sequence.prompt_length
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Tokens of the answer and passes after its first token, so far."""
+        sequence = self._sequence
+        return len(sequence.tokens) - sequence.prompt_length, sequence.meter.passes
+
+    def abandon(self) -> None:
+        """Like close(), at once and from any thread: the next step ends it."""
+        if not self._sequence.done:
+            self._engine.abandon(self._sequence)
 
     def finish(self) -> Completion:
         """Run to the end."""
@@ -95,6 +131,7 @@ class Stream(Iterator[Chunk]):
             statistics=sequence.statistics,
             logprobs=None if sequence.top_logprobs is None else list(sequence.logprobs),
             drafted_by=[self._names(sources) for sources in sequence.origins],
+            stop_string=sequence.stop_string,
         )
 
     def close(self) -> None:

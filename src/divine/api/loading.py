@@ -26,7 +26,7 @@ from divine.gguf import GGUFFile, open_gguf
 from divine.machine import cache_folder, probe_cpu
 from divine.models import build_program
 from divine.program import Program
-from divine.sampling import SamplingParams, check_integer
+from divine.sampling import SamplingParams, check_integer, check_number
 from divine.text import Tokenizer
 
 DEFAULT_CONTEXT = 8192
@@ -42,6 +42,8 @@ def load(
     draft_model: str | os.PathLike[str] | None = None,
     draft_max: int | None = None,
     draft_min: int | None = None,
+    max_sequences: int = 16,
+    read_seconds: float | None = None,
 ) -> Model:
     """Load a GGUF file.
 
@@ -52,6 +54,10 @@ def load(
     `draft_model`: a second, smaller GGUF file that guesses what this one will say; `draft_max` and
     `draft_min`: the most tokens that it guesses at once (16), and how few are not worth a pass (0).
 
+    `max_sequences`: how many answers are generated in shared passes at once; more wait.
+    `read_seconds`: the most that a pass which reads a prompt may take while nothing else runs, for
+    who may come meanwhile; None is no bound. Beside other answers it is 0.15 in any case.
+
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
     for arguments out of range, CapacityError if the memory does not suffice.
     """
@@ -59,6 +65,9 @@ def load(
         raise UsageError(f'kv_type is {kv_type!r}; allowed are "f16" and "q8_0"')
     if threads is not None:
         check_integer("threads", threads, 1, 256)
+    check_integer("max_sequences", max_sequences, 1, 256)
+    if read_seconds is not None:
+        check_number("read_seconds", read_seconds, 0.01, 3600)
     given = {"draft_max": draft_max, "draft_min": draft_min}
     limits = {name: value for name, value in given.items() if value is not None}
     if limits and draft_model is None:
@@ -101,6 +110,8 @@ def load(
         drafters,
         controller,
         experience,
+        max_sequences,
+        read_seconds,
     )
 
 

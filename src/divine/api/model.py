@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request
@@ -34,6 +37,8 @@ class Model:
         drafters: dict[str, Drafter],
         controller: Controller,
         experience: Path,
+        max_sequences: int,
+        read_seconds: float | None,
     ) -> None:
         self.context = context
         self.tokenizer = tokenizer
@@ -49,7 +54,9 @@ class Model:
             new_decoder=lambda: tokenizer.decoder(continuation=True),
             end_ids=tokenizer.end_ids,
             kv_type=kv_type,
+            max_sequences=max_sequences,
             controller=controller,
+            read_seconds=read_seconds,
         )
         self._closed = False
 
@@ -97,6 +104,33 @@ class Model:
         if self._closed:
             raise UsageError("the model is closed")
         return Stream(self._engine, self._engine.add(self._request(prompt, options)))
+
+    def encode(self, prompt: Prompt, **options: Unpack[Options]) -> list[int]:
+        """The token ids that generate() would read. Raises UsageError and TemplateError."""
+        return encode_prompt(prompt, options, self.tokenizer, lambda: self.template)
+
+    def step(self) -> bool:
+        """Run one pass over all streams that are open; False if none has anything left to run.
+
+        For a program that serves many streams from one thread, with Stream.poll(); whoever reads a
+        stream as an iterator needs no steps.
+        """
+        return self._engine.step()
+
+    def embedding(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32] | None]:
+        """Mean of the final hidden states of token ids, float32 [dim], after the last norm.
+
+        An iterator: each step runs one chunk of rows beside whatever else is running, and gives
+        None until the last one gives the vector. Raises UsageError and CapacityError here.
+        """
+        if self._closed:
+            raise UsageError("the model is closed")
+        return self._engine.embedding(tokens)
+
+    @property
+    def load_now(self) -> tuple[int, int]:
+        """How many sequences run in shared passes, and how many wait for room."""
+        return self._engine.load
 
     def generate_many(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]

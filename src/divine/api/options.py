@@ -17,6 +17,7 @@ from divine.text import ChatTemplate, Tokenizer, encode_chat
 Message = Mapping[str, Any]  # {"role": "user", "content": "..."} and what the template knows
 Prompt = str | Sequence[Message] | Sequence[int]
 MAX_DRAFT_TREE = 64
+MAX_CHOICES = 1024
 
 
 class Options(TypedDict, total=False):
@@ -41,8 +42,10 @@ class Options(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None  # token id -> what is added to its logit
     raw: bool  # a str is continued as it is (special tokens in it are parsed), not as a chat
     tools: Sequence[Mapping[str, Any]] | None  # functions that the chat template describes
+    template_variables: Mapping[str, Any] | None  # what the template knows, as enable_thinking
     continue_final_message: bool  # the last message is the beginning of the answer
     logprobs: int | None  # n: the model's own log-probabilities, with the n best; None: none
+    choice: int  # number of this answer among several to one prompt with one seed; 0
     draft: str | Sequence[str] | None  # "auto" (all that is there), "none", or names of drafters
     draft_text: str | None  # the caller's own guess at the answer
     draft_tree: int | None  # nodes of each tree; None: as many as are worth their time
@@ -91,6 +94,7 @@ def make_request(
         guess=guess,
         draft_nodes=options.get("draft_tree"),
         accept=accept,
+        choice=_choice(given.get("choice", 0)),
     )
 
 
@@ -152,7 +156,13 @@ def encode_prompt(
         tools=tools,
         add_generation_prompt=not going_on,
         continue_final_message=going_on,
+        extra=options.get("template_variables"),
     )
+
+
+def _choice(value: object) -> int:
+    check_integer("choice", value, 0, MAX_CHOICES - 1)
+    return int(cast("int", value))
 
 
 def _stop_strings(stop: object) -> Sequence[str]:

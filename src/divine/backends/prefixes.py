@@ -45,7 +45,7 @@ class Prefixes:
         tokens = np.asarray(prompt[:-1], dtype=np.int32)
         best, common = None, 0
         for kept in self._kept:
-            length = _common_prefix(kept.tokens, tokens)
+            length = common_prefix(kept.tokens, tokens)
             if length > common:
                 best, common = kept, length
         if best is None:
@@ -60,6 +60,10 @@ class Prefixes:
             return None
         state.truncate(common)
         return state
+
+    def common(self, prompt: NDArray[np.int32]) -> int:
+        """How many tokens of the prompt the best kept state has."""
+        return max((common_prefix(kept.tokens, prompt) for kept in self._kept), default=0)
 
     def recycle(self) -> State | None:
         """The oldest state, emptied, if one more would exceed the limits: saves an allocation."""
@@ -93,7 +97,8 @@ class Prefixes:
         self._kept.append(kept)
 
 
-def _common_prefix(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+def common_prefix(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """How many tokens both begin with."""
     shorter = min(len(a), len(b))
     different = a[:shorter] != b[:shorter]
     return int(np.argmax(different)) if different.any() else shorter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from divine.errors import UsageError
 
-COMMANDS = ("run", "chat")
+COMMANDS = ("run", "chat", "serve")
 
 _INSTEAD = {
     "-ngl --gpu-layers --n-gpu-layers": "Divine computes on the CPU; leave it out",

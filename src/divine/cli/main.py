@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": ("divine.cli.run", "Answer one prompt."),
     "chat": ("divine.cli.chat", "Talk with a model."),
+    "serve": ("divine.cli.serve", "Serve a model over HTTP: OpenAI's API, metrics, a page."),
     "inspect": ("divine.cli.inspect", "Show what a model file holds; nothing in it is run."),
     "pull": ("divine.cli.pull", "Fetch a model."),
     "list": ("divine.cli.list_models", "Show the models on this computer."),

@@ -15,10 +15,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from divine.backends.base import Cancelled, Executable, KvType, PassResult
 from divine.backends.prefixes import Prefixes
 from divine.drafting import Controller, DraftTree, Walk
+from divine.engine.admission import Admission
+from divine.engine.embedding import embed_in_chunks
 from divine.engine.passes import LONG_ROWS, Choices, PassRunner
 from divine.engine.scheduler import Scheduler, Slice
 from divine.engine.sequence import OWN, Decoder, Request, Sequence
@@ -45,10 +51,12 @@ class Engine:
         max_sequences: int = 16,
         prefixes: Prefixes | None = None,
         controller: Controller | None = None,
+        read_seconds: float | None = None,
     ) -> None:
         """`context`: the most tokens of a sequence, prompt and answer together.
 
-        Without a controller nothing is drafted.
+        `read_seconds`: of a pass that reads a prompt while no other sequence runs; None is no
+        bound, since such a pass can be cancelled. Without a controller nothing is drafted.
         """
         self.context = context
         self._executable = executable
@@ -57,7 +65,8 @@ class Engine:
         self._kv_type: KvType = kv_type
         self._max_sequences = max_sequences
         self._prefixes = Prefixes() if prefixes is None else prefixes
-        self._scheduler = Scheduler(executable.max_rows)
+        self._admission = Admission(executable, self._prefixes, context, kv_type)
+        self._scheduler = Scheduler(executable.max_rows, read_seconds)
         self._passes = PassRunner(executable)
         self._speculation = None if controller is None else Speculation(controller, context)
         self._waiting: deque[Sequence] = deque()
@@ -75,14 +84,7 @@ class Engine:
         room in the context.
         """
         prompt, vocabulary = request.prompt, self._executable.vocabulary
-        if not prompt:
-            raise UsageError("the prompt is empty; at least one token is needed")
-        for index, token in enumerate(prompt):
-            if not 0 <= token < vocabulary:
-                raise UsageError(
-                    f"prompt token {index} is {token}; the vocabulary has tokens 0 to "
-                    f"{vocabulary - 1}"
-                )
+        self._check_tokens(prompt)
         if request.max_tokens is not None:
             check_integer("max_tokens", request.max_tokens, 0, None)
         if request.logprobs is not None:
@@ -137,12 +139,7 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now, from any thread: what it has said so far stays."""
-        sequence.cancelled = True
-        if self._speculation is not None:
-            self._speculation.cancel(sequence)
-        for part in self._in_pass:
-            if part.sequence is sequence and part.count > LONG_ROWS:
-                self._executable.cancel()
+        self.abandon(sequence)
         while not sequence.done:
             if self._lock.acquire(timeout=POLL_SECONDS):
                 try:
@@ -151,6 +148,32 @@ class Engine:
                         sequence.finish("cancelled")
                 finally:
                     self._lock.release()
+
+    def abandon(self, sequence: Sequence) -> None:
+        """Mark a sequence for its end, from any thread; the next step ends it.
+
+        A pass that may take seconds, or a drafter busy with it, is cut short.
+        """
+        sequence.cancelled = True
+        if self._speculation is not None:
+            self._speculation.cancel(sequence)
+        for part in self._in_pass:
+            if part.sequence is sequence and part.count > LONG_ROWS:
+                self._executable.cancel()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many sequences run, and how many wait for room among them."""
+        return len(self._running), len(self._waiting)
+
+    def embedding(self, tokens: SequenceOf[int]) -> Iterator[NDArray[np.float32] | None]:
+        """Mean of the tap "final" over the tokens, chunk by chunk; see embed_in_chunks()."""
+        self._check_tokens(tokens)
+        if len(tokens) > self.context:
+            raise CapacityError(
+                f"the input of {len(tokens)} tokens exceeds the context of {self.context} tokens"
+            )
+        return embed_in_chunks(self._executable, tokens, self._kv_type, self._lock)
 
     def close(self) -> None:
         """Cancel everything and free the states; nothing can be added any more."""
@@ -172,30 +195,48 @@ class Engine:
             if self._speculation is not None:
                 self._speculation.controller.forget()
 
+    def _check_tokens(self, tokens: SequenceOf[int]) -> None:
+        if not tokens:
+            raise UsageError("the prompt is empty; at least one token is needed")
+        vocabulary = self._executable.vocabulary
+        for index, token in enumerate(tokens):
+            if not 0 <= token < vocabulary:
+                raise UsageError(
+                    f"prompt token {index} is {token}; the vocabulary has tokens 0 to "
+                    f"{vocabulary - 1}"
+                )
+
     def _admit(self) -> None:
         """Give states to waiting sequences, in order, while there is room."""
         self._collect()
-        while self._waiting and len(self._running) < self._max_sequences:
-            sequence = self._waiting[0]
+        if not self._waiting or len(self._running) >= self._max_sequences:
+            return
+        with self._arriving:
+            waiting = list(islice(self._waiting, 4 * self._max_sequences))
+        for sequence in waiting:
+            if len(self._running) >= self._max_sequences:
+                return
             if sequence in self._running:  # an interruption came between the last two lines
-                self._waiting.popleft()
+                self._leave_queue(sequence)
                 continue
             try:
-                state = self._prefixes.take(sequence.tokens)
-                if state is None:
-                    state = self._prefixes.recycle()
-                if state is None:
-                    state = self._executable.new_state(self.context, self._kv_type)
+                state = self._admission.state_for(sequence, self._running)
             except DivineError as error:
                 sequence.fail(error)
-                self._waiting.popleft()
+                self._leave_queue(sequence)
+                continue
+            if state is None:
                 continue
             sequence.committed = sequence.meter.reused_tokens = state.length
             sequence.state = state
             if self._speculation is not None:
                 self._speculation.begin(sequence)
             self._running.append(sequence)
-            self._waiting.popleft()
+            self._leave_queue(sequence)
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        with self._arriving:
+            self._waiting.remove(sequence)
 
     def _run(self, slices: SequenceOf[Slice]) -> Iterator[tuple[SequenceOf[Slice], PassResult]]:
         """Run the slices: in one pass, or one by one, undrafted, if numbers are not finite."""
@@ -233,11 +274,11 @@ class Engine:
             try:
                 if part.chooses:
                     walked = accept(part, choices)
-            except NumericError as error:
+                counts.append(_commit(part, walked, choices))
+            except Exception as error:  # noqa: BLE001 - its reader gets it, the others go on
                 sequence.fail(error)
                 counts.append(0)
                 continue
-            counts.append(_commit(part, walked, choices))
             if self._speculation is not None:
                 self._speculation.settle(part, walked, choices, result)
         return counts

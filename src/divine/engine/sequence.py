@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from divine.backends.base import State
 from divine.drafting import DraftCounts, SequenceDraft
@@ -103,6 +107,11 @@ class Sequence:
         """Tokens that are not committed yet: the rows it needs to run."""
         return len(self.tokens) - self.committed
 
+    @cached_property
+    def prompt_ids(self) -> NDArray[np.int32]:
+        """The prompt as an array."""
+        return np.array(self.tokens[: self.prompt_length], np.int32)
+
     @property
     def room(self) -> int:
         """How many drafted tokens the next pass could use: the one that it chooses comes last."""
@@ -122,6 +131,11 @@ class Sequence:
     def decoding(self) -> bool:
         """It has chosen a token."""
         return len(self.tokens) > self.prompt_length
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._stops.found
 
     @property
     def statistics(self) -> Statistics:

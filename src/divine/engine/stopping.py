@@ -23,6 +23,7 @@ class StopStrings:
         self._stops = tuple(str(stop) for stop in given)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
+        self.found: str | None = None  # the one that was completed
 
     def push(self, piece: str) -> tuple[str, bool]:
         """Text that may be shown now, and whether a stop string was completed.
@@ -32,10 +33,11 @@ class StopStrings:
         if not self._stops or not piece:
             return piece, False
         text = self._held + piece
-        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            return text[: min(found)], True
+            start, self.found = min(found)
+            return text[:start], True
         keep = self._possible_start(text)
         self._held = text[keep:]
         return text[:keep], False
