@@ -1,8 +1,8 @@
 """Debian's Chromium, driven by Playwright, on the page of a stand-in server.
 
 Without a Chromium the tests are skipped with a reason; where DIVINE_NEEDS_CHROMIUM is set, as in
-.ci/run, they fail instead. Each test gets a browser context of its own, and fails if the page raised
-an error or broke its content security policy.
+.ci/run, they fail instead. Each test gets a browser context of its own, and fails if the page
+raised an error or broke its content security policy.
 """
 
 from __future__ import annotations

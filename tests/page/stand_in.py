@@ -29,7 +29,7 @@ Piece = tuple[str, Sequence[str]]  # text, drafters that had guessed it
 class Reply:
     """What to answer, piece by piece.
 
-    After `pause_after` pieces it waits for StandIn.go, after `break_after` it closes the connection.
+    After `pause_after` pieces it waits for StandIn.go, after `break_after` it hangs up.
     With a status other than 200 it is an error with `message`.
     """
 

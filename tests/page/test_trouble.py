@@ -130,8 +130,8 @@ def test_a_wrong_setting_is_named_and_nothing_is_sent(page: Page, server: StandI
         ("Top-p", "1.5", "Top-p is “1.5”; allowed is a number from 0 to 1."),
         ("Top-k", "2.5", "Top-k is “2.5”; allowed is a whole number"),
         ("Most tokens", "0", "Most tokens is “0”; allowed is a whole number from 1"),
-        ("Seed", "-1", "Seed is “-1”; allowed is a whole number from 0 to 2⁶⁴."),
-        ("Seed", "18446744073709551616", "allowed is a whole number from 0 to 2⁶⁴."),
+        ("Seed", "-1", "Seed is “-1”; allowed is a whole number from 0 to 2⁶⁴"),
+        ("Seed", "18446744073709551616", "allowed is a whole number from 0 to 2⁶⁴"),
     ]:
         page.locator("#open-settings").click()
         page.get_by_role("button", name="Back to the defaults").click()
