@@ -41,8 +41,8 @@ def build_app(server: Server) -> Starlette:
         Route("/health", listing.health),
         Route("/openapi.json", openapi.openapi),
         Route("/metrics", listing.metrics),
-        Route("/", page),
-        Route("/{path:path}", page),
+        Route("/", page.file),
+        Route("/{path:path}", page.file),
     ]
     middleware = []
     if server.settings.cors:

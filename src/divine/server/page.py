@@ -52,7 +52,7 @@ class Page:
     def __init__(self) -> None:
         self._files = dict(_walk(files("divine.server").joinpath("page"), ""))
 
-    async def __call__(self, request: Request) -> Response:
+    async def file(self, request: Request) -> Response:
         """A file, "/" being the index; raises Refusal 404."""
         name = request.path_params.get("path", "") or INDEX
         file = self._files.get(name)
