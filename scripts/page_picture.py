@@ -52,6 +52,7 @@ def main() -> None:
         page.fill("#prompt", options.prompt)
         page.keyboard.press("Enter")
         page.locator(".details").wait_for(timeout=PATIENCE)
+        page.mouse.move(2, 400)
         page.wait_for_timeout(300)
         page.screenshot(path=options.picture)
         browser.close()

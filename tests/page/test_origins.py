@@ -52,7 +52,7 @@ def test_each_token_is_tinted_by_its_drafter(page: Page, server: StandIn) -> Non
     expect(page.locator(".legend li")).to_have_text(
         [
             "own choice 3 tokens",
-            "ngram 2 tokens",
+            "ngram 1 token",
             "model 2 tokens",
             "text 1 token",
             "surprise 1 token",

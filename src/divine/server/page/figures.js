@@ -37,7 +37,7 @@ export function draftPanel(origins, usage) {
     el("li", {}, el("span", { class: "swatch" }), "own choice",
       usage ? el("span", { class: "quiet" }, ` ${count(Math.max(0, usage.tokens - origins.drafted), "token")}`) : null),
     ...names.map((name) => el("li", {}, el("span", { class: `swatch by-${hueOf(name)}` }), name,
-      counts.has(name) ? el("span", { class: "quiet" }, ` ${count(counts.get(name), "token")}`) : null)));
+      el("span", { class: "quiet" }, ` ${count(counts.get(name) ?? 0, "token")}`))));
   return el("div", { class: "drafts" }, legend,
     drafts.length > 0 ? chart(drafts) : null,
     usage ? el("p", { class: "details quiet" }, ...details(usage)) : null);
@@ -52,6 +52,8 @@ function details(usage) {
 }
 
 const judged = (depth) => depth.accepted + depth.rejected > 0;
+// A point is as large as what it rests on: 100 % of one token should not look like 100 % of fifty.
+const radius = ({ accepted, rejected }) => Math.min(4, 1.5 + Math.log10(accepted + rejected) * 1.5).toFixed(1);
 const rate = (depth) => depth.accepted / (depth.accepted + depth.rejected);
 const short = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
 const percent = (share) => `${Math.round(100 * share)} %`;
@@ -89,7 +91,7 @@ function curve({ name, points }, x, y) {
   const path = points.map((point) => `${x(point.at).toFixed(1)},${y(rate(point)).toFixed(1)}`).join(" ");
   return svg("g", { class: `curve by-${hueOf(name)}` },
     svg("polyline", { points: path }),
-    ...points.map((point) => svg("circle", { cx: x(point.at), cy: y(rate(point)), r: 3 },
+    ...points.map((point) => svg("circle", { cx: x(point.at), cy: y(rate(point)), r: radius(point) },
       svg("title", {}, `${name}, depth ${point.at}: ${point.accepted} of ${point.accepted + point.rejected} accepted`))));
 }
 

@@ -53,11 +53,12 @@ export class Origins {
     return packed;
   }
 
-  /** Drafter name -> tokens it had guessed; a token that several guessed counts for each. */
+  /** Drafter name -> tokens tinted for it; one that several had guessed counts for the first. */
   counts() {
     const counts = new Map();
-    for (const names of this.names) {
-      for (const name of names ? names.split("+") : []) counts.set(name, (counts.get(name) ?? 0) + 1);
+    for (const names of this.names.filter(Boolean)) {
+      const name = names.split("+", 1)[0];
+      counts.set(name, (counts.get(name) ?? 0) + 1);
     }
     return counts;
   }
