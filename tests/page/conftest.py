@@ -1,8 +1,8 @@
 """Debian's Chromium, driven by Playwright, on the page of a stand-in server.
 
 Without a Chromium the tests are skipped with a reason; where DIVINE_NEEDS_CHROMIUM is set, as in
-.ci/run, they fail instead. Each test gets a browser context of its own, and fails if the page
-raised an error or broke its content security policy.
+.ci/run, they fail instead. A test fails too if the page raised an error or broke its content
+security policy.
 """
 
 from __future__ import annotations
@@ -47,20 +47,48 @@ def server() -> Iterator[StandIn]:
     stand_in.close()
 
 
+class Tab:
+    """One tab for all tests, since a new one takes a second; what it complains of is collected.
+
+    The storage of a page belongs to its address, and each stand-in has an address of its own.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self.context = browser.new_context(
+            viewport={"width": 1100, "height": 800}, locale="en-GB", color_scheme="light"
+        )
+        self.context.set_default_timeout(15_000)
+        self.troubles: list[str] = []
+        self.context.on("page", self._listen)
+        self.page = self.context.new_page()
+
+    def _listen(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("console", lambda message: self.troubles.extend(_trouble(message)))
+
+
+@pytest.fixture(scope="session")
+def one_tab(browser: Browser) -> Tab:
+    return Tab(browser)
+
+
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1100, "height": 800}, locale="en-GB")
-    context.set_default_timeout(15_000)
-    troubles: list[str] = []
+def context(one_tab: Tab) -> Iterator[BrowserContext]:
+    """Where a test may open more tabs."""
+    one_tab.troubles.clear()
+    yield one_tab.context
+    for page in one_tab.context.pages:
+        if page is not one_tab.page:
+            page.close()
+    one_tab.page.mouse.move(0, 0)
+    one_tab.page.goto("about:blank")
+    assert one_tab.troubles == []
 
-    def listen(page: Page) -> None:
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda message: troubles.extend(_trouble(message)))
 
-    context.on("page", listen)
-    yield context
-    context.close()
-    assert troubles == []
+@pytest.fixture
+def tab(context: BrowserContext, one_tab: Tab) -> Page:
+    """A tab that shows nothing yet."""
+    return one_tab.page
 
 
 def _trouble(message: ConsoleMessage) -> list[str]:
@@ -69,8 +97,7 @@ def _trouble(message: ConsoleMessage) -> list[str]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, server: StandIn) -> Page:
+def page(tab: Page, server: StandIn) -> Page:
     """The page, greeted by the stand-in."""
-    page = context.new_page()
-    page.goto(server.url)
-    return page
+    tab.goto(server.url)
+    return tab

@@ -20,6 +20,8 @@ HTML = [
     "[x](<java\tscript:window.hit=1>)",
     "[x](data:text/html,<script>parent.hit=1</script>)",
     "[x](vbscript:hit)",
+    "[x](javascript\\:window.hit=1)",
+    "[x](\\javascript:window.hit=1)",
     "![x](javascript:window.hit=1)",
     '![x](http://127.0.0.1:1/a.png" onerror="window.hit=1)',
     "<javascript:window.hit=1>",
@@ -130,7 +132,7 @@ def f(x):
     return x[0] < 1 & 2
 ```
 
-A [link](https://example.org/a?b=1&c=2), <https://example.com> and row[0] or [this];
+A [link](https://example.org/a?b=1&amp;c=2\\_d), <https://example.com> and row[0] or [this];
 \\*plain\\*, 3 &lt; 4.
 """
 
@@ -150,7 +152,7 @@ def test_markdown_is_formatted(page: Page, server: StandIn) -> None:
     assert body.locator("pre").text_content() == "def f(x):\n    return x[0] < 1 & 2"
     expect(body.locator("figcaption span")).to_have_text("py")
     links = [link.get_attribute("href") for link in body.locator("a").all()]
-    assert links == ["https://example.org/a?b=1&c=2", "https://example.com"]
+    assert links == ["https://example.org/a?b=1&c=2_d", "https://example.com"]
     last = "A link, https://example.com and row[0] or [this];*plain*, 3 < 4."
     expect(body.locator(":scope > p").last).to_have_text(last)
 
@@ -163,10 +165,10 @@ def test_streamed_in_pieces_is_the_same_as_at_once(page: Page, server: StandIn) 
     assert answers(page).inner_html() == streamed
 
 
-def test_code_and_messages_can_be_copied(context: BrowserContext, server: StandIn) -> None:
+def test_code_and_messages_can_be_copied(
+    context: BrowserContext, page: Page, server: StandIn
+) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.url)
-    page = context.new_page()
-    page.goto(server.url)
     text = "Look:\n\n```py\nx = 1\n\ny = 2\n```\n"
     shown(page, server, text)
     button = page.get_by_role("button", name="Copy this code")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from page_support import answers, ask, finished, say
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from divine.errors import DownloadError
 from divine.store import resolve
@@ -42,15 +42,16 @@ def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield from serve(path, "--api-key", KEY, "-c", "8192")
 
 
-def opened(context: BrowserContext, url: str, **settings: str) -> Page:
-    """The page with these settings, and with the key."""
-    page = context.new_page()
-    values = {"draft": "auto", **settings}
-    page.add_init_script(
-        f"localStorage.setItem('divine.settings', {json.dumps(json.dumps(values))});"
-        f"sessionStorage.setItem('divine.key', '{KEY}')"
-    )
+def opened(page: Page, url: str, **settings: str) -> Page:
+    """The page with these settings and the key, as on a second visit."""
     page.goto(url)
+    page.evaluate(
+        "([settings, key]) => { localStorage.clear(); sessionStorage.clear();"
+        "localStorage.setItem('divine.settings', settings);"
+        "sessionStorage.setItem('divine.key', key) }",
+        [json.dumps({"draft": "auto", **settings}), KEY],
+    )
+    page.reload()
     return page
 
 
@@ -88,26 +89,26 @@ def check_same_as_without_page(page: Page, url: str, question: str, tokens: int)
     assert (drafted > 0) == (accepted > 0)
 
 
-def test_an_answer_of_the_real_server(context: BrowserContext, tiny_server: str) -> None:
-    page = opened(context, tiny_server, temperature="0", max_tokens="60")
+def test_an_answer_of_the_real_server(tab: Page, tiny_server: str) -> None:
+    page = opened(tab, tiny_server, temperature="0", max_tokens="60")
     expect(page.locator("#model")).to_have_text("tiny")
-    ask(page, "hello world hello world")
-    check_same_as_without_page(page, tiny_server, "hello world hello world", 60)
+    ask(page, "the the the the")
+    check_same_as_without_page(page, tiny_server, "the the the the", 60)
     expect(page.locator(".figures .tokens")).to_have_text(f"{kept(page)['usage']['tokens']} tokens")
 
 
-def test_every_setting_is_understood(context: BrowserContext, tiny_server: str) -> None:
+def test_every_setting_is_understood(tab: Page, tiny_server: str) -> None:
     sampling = {"temperature": "0.9", "top_p": "0.9", "top_k": "20", "min_p": "0.01"}
     seed = str(2**64 - 1)
-    page = opened(context, tiny_server, **sampling, max_tokens="8", seed=seed, system="Be brief.")
+    page = opened(tab, tiny_server, **sampling, max_tokens="8", seed=seed, system="Be brief.")
     ask(page)
     expect(page.locator(".message.assistant")).to_have_count(1)
     expect(page.locator("#notice")).to_be_hidden()
     assert kept(page)["usage"]["seed"] == seed
 
 
-def test_stop_frees_the_server(context: BrowserContext, tiny_server: str) -> None:
-    page = opened(context, tiny_server, temperature="1", seed="1", max_tokens=str(LONG))
+def test_stop_frees_the_server(tab: Page, tiny_server: str) -> None:
+    page = opened(tab, tiny_server, temperature="1", seed="1", max_tokens=str(LONG))
     say(page, "hello")
     expect(page.locator(".figures .tokens")).to_be_visible()
     page.keyboard.press("Escape")
@@ -117,21 +118,21 @@ def test_stop_frees_the_server(context: BrowserContext, tiny_server: str) -> Non
     )
 
 
-def test_a_refusal_of_the_real_server(context: BrowserContext, tiny_server: str) -> None:
-    page = opened(context, tiny_server)
+def test_a_refusal_of_the_real_server(tab: Page, tiny_server: str) -> None:
+    page = opened(tab, tiny_server)
     say(page, "hello " * 9000)
     expect(page.locator("#notice")).to_contain_text("context")
     expect(answers(page)).to_have_count(0)
 
 
 @pytest.mark.model
-def test_a_real_model(context: BrowserContext) -> None:
+def test_a_real_model(tab: Page) -> None:
     try:
         path = resolve("smollm2")
     except DownloadError as error:
         pytest.skip(str(error))
     for url in serve(path, "--api-key", KEY):
-        page = opened(context, url, temperature="0", max_tokens="40")
+        page = opened(tab, url, temperature="0", max_tokens="40")
         ask(page, "Count from one to five, twice.")
         check_same_as_without_page(page, url, "Count from one to five, twice.", 40)
         ask(page, "Again.")

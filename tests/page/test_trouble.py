@@ -93,11 +93,9 @@ def test_an_answer_without_a_word_says_so(page: Page, server: StandIn) -> None:
     expect(page.locator(".note")).to_contain_text("without a word")
 
 
-def test_the_key_is_asked_for_and_kept_for_the_tab(
-    context: BrowserContext, server: StandIn
-) -> None:
+def test_the_key_is_asked_for_and_kept_for_the_tab(tab: Page, server: StandIn) -> None:
     server.keys = {"sesame"}
-    page = context.new_page()
+    page = tab
     page.goto(server.url)
     field = page.get_by_label("API key", exact=True).and_(page.locator("#key-now"))
     field.fill("wrong")

@@ -13,6 +13,11 @@ const prompt = byId("prompt");
 const scroll = byId("scroll");
 let following = true; // the view stays at the end while an answer comes
 
+/** Back to the message box; not where that would bring up a keyboard of the screen. */
+function focusPrompt() {
+  if (matchMedia("(hover: hover)").matches) prompt.focus();
+}
+
 // ---- notices -------------------------------------------------------------------------------------
 
 function notice(text, label, act) {
@@ -37,7 +42,7 @@ function askKey(text, proceed) {
     clearNotice();
     greet();
     proceed();
-    prompt.focus();
+    focusPrompt();
   });
   byId("notice").replaceChildren(form);
   byId("notice").hidden = false;
@@ -68,7 +73,7 @@ const chat = new Chat(byId("messages"), {
   grown() {
     if (following) toEnd();
   },
-  focus: () => prompt.focus(),
+  focus: focusPrompt,
 });
 
 function sendPrompt() {
@@ -98,7 +103,7 @@ function listChats() {
     const title = first.length > TITLE ? `${first.slice(0, TITLE)}…` : first;
     return el("li", {},
       el("button", { type: "button", class: "entry", "aria-current": entry.id === chat.chat.id ? "true" : null,
-        onclick: () => { byId("chats").close(); chat.open(store.load(entry.id) ?? entry); prompt.focus(); } },
+        onclick: () => { byId("chats").close(); chat.open(store.load(entry.id) ?? entry); focusPrompt(); } },
       el("span", {}, title), el("time", { class: "quiet" }, when(entry.updated))),
       el("button", { type: "button", class: "text", "aria-label": `Delete the chat “${title}”`,
         onclick: () => removeChat(entry.id) }, "Delete"));
@@ -127,7 +132,7 @@ const turnDrafts = () => showDrafts(byId("show-drafts").getAttribute("aria-press
 
 function newChat() {
   chat.startNew();
-  prompt.focus();
+  focusPrompt();
 }
 
 prompt.addEventListener("keydown", (event) => {
@@ -153,16 +158,16 @@ byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
   sendPrompt();
 });
-byId("stop").addEventListener("click", () => { chat.stop(); prompt.focus(); });
+byId("stop").addEventListener("click", () => { chat.stop(); focusPrompt(); });
 byId("new-chat").addEventListener("click", newChat);
 byId("show-drafts").addEventListener("click", turnDrafts);
 byId("open-settings").addEventListener("click", settings.openSettings);
 byId("open-chats").addEventListener("click", () => { listChats(); byId("chats").showModal(); });
 byId("theme").addEventListener("click", labelTheme.bind(null, true));
-byId("to-end").addEventListener("click", () => { toEnd(); prompt.focus(); });
+byId("to-end").addEventListener("click", () => { toEnd(); focusPrompt(); });
 for (const sheet of document.querySelectorAll("dialog")) {
   sheet.addEventListener("click", (event) => { if (event.target === sheet && event.clientX < sheet.getBoundingClientRect().left) sheet.close(); });
-  sheet.addEventListener("close", () => prompt.focus());
+  sheet.addEventListener("close", focusPrompt);
 }
 // Only going up is the reader's own doing: the end also moves away when an answer grows.
 let lastTop = 0;

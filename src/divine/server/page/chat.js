@@ -69,9 +69,9 @@ export class Chat {
     }
   }
 
-  /** Another tab has changed this chat: show it, or go on under a new name if an answer is coming here. */
+  /** Another tab has changed this chat: show it, or go on under a new name if there is unfinished work here. */
   changedElsewhere() {
-    if (this.busy) {
+    if (this.busy || this.list.querySelector(".editor")) {
       this.chat.id = store.newId();
       store.setCurrent(this.chat.id);
       this.save();

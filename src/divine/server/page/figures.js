@@ -7,7 +7,7 @@ import { hueOf } from "./origins.js";
 
 const WIDTH = 300;
 const HEIGHT = 132;
-const LEFT = 34;
+const LEFT = 42;
 const TOP = 10;
 const BOTTOM = 24;
 const LETTER = 6.5; // pixels of an average letter of a name

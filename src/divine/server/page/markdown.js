@@ -219,7 +219,8 @@ class Walk {
   }
 }
 
-function anchor(target, label) {
+function anchor(written, label) {
+  const target = written.replace(/\\([!-/:-@[-`{-~])/g, "$1").replaceAll("&amp;", "&");
   if (!SAFE_LINK.test(target)) return el("span", { class: "no-link", title: target }, ...label);
   return el("a", { href: target, target: "_blank", rel: "noopener noreferrer nofollow" }, ...label);
 }
