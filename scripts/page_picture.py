@@ -14,13 +14,15 @@ import shutil
 from playwright.sync_api import sync_playwright
 
 PROMPT = """\
-Add type hints and a docstring, then explain in one sentence how it works:
+Repeat this function with type hints, then explain it in one sentence.
 
+```python
 def fold(items, start, step):
     total = start
     for item in items:
         total = step(total, item)
-    return total"""
+    return total
+```"""
 PATIENCE = 300_000  # milliseconds for an answer
 
 
