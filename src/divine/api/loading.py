@@ -15,6 +15,7 @@ from divine.drafting import (
     Controller,
     CostTable,
     Drafter,
+    ForcedDrafter,
     NgramDrafter,
     TextDrafter,
     load_draft_model,
@@ -85,7 +86,11 @@ def load(
             )
         defaults = _file_defaults(file)
         executable = chosen.compile(program, file, threads=threads)
-        drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
+        drafters: dict[str, Drafter] = {
+            "forced": ForcedDrafter(tokenizer.encode_answer, tokenizer.token_bytes),
+            "text": TextDrafter(),
+            "ngram": NgramDrafter(),
+        }
         if draft_model is not None:
             drafters["model"] = load_draft_model(
                 draft_model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request
 from divine.backends.base import Executable, KvType
+from divine.constraints import Constraint
 from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
 from divine.errors import UsageError
 from divine.gguf import GGUFFile, Metadata
-from divine.sampling import Sampler, SamplingParams
-from divine.text import ChatTemplate, Tokenizer
+from divine.sampling import Sampler, SamplingParams, check_integer
+from divine.text import ChatTemplate, IncrementalDecoder, Tokenizer
 
 
 class Model:
@@ -184,16 +185,31 @@ class Model:
         text = options.get("draft_text")
         if text is not None and not isinstance(text, str):
             raise UsageError(f"draft_text is {text!r}; allowed is a text")
+        constraint = options.get("constraint")
+        if constraint is not None and not isinstance(constraint, Constraint):
+            raise UsageError(
+                f"constraint is {constraint!r}; allowed is one of divine.constraints, such as "
+                "json_schema(...)"
+            )
         request = make_request(
             encode_prompt(prompt, options, self.tokenizer, lambda: self.template),
             options,
             defaults=self.defaults,
             drafters=self._drafters,
             guess=self.tokenizer.encode(text, special=False, bos=False) if text else (),
+            constraint=None if constraint is None else constraint.compile(self.tokenizer),
+            new_decoder=self._decoder(options.get("show_tokens")),
         )
         if any(name.startswith("synthetic:") for name in request.drafters):
             request = self._with_truth(request)
         return request
+
+    def _decoder(self, shown: Sequence[int] | None) -> Callable[[], IncrementalDecoder] | None:
+        if shown is None:
+            return None
+        for token in shown:
+            check_integer("show_tokens", token, 0, self.tokenizer.vocabulary - 1)
+        return lambda: self.tokenizer.decoder(continuation=True, shown=shown)
 
     def _with_truth(self, request: Request) -> Request:
         """The request with its own plain answer as the guess, for a synthetic drafter to spoil."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
+from divine.constraints import Constraint
 from divine.drafting import Drafter, SyntheticDrafter
 from divine.engine import Request
 from divine.errors import UsageError
-from divine.sampling import SamplingParams, check_integer
-from divine.text import ChatTemplate, Tokenizer, encode_chat
+from divine.sampling import SamplingParams, TokenConstraint, check_integer
+from divine.text import ChatTemplate, IncrementalDecoder, Tokenizer, encode_chat
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "..."} and what the template knows
 Prompt = str | Sequence[Message] | Sequence[int]
@@ -50,6 +51,8 @@ class Options(TypedDict, total=False):
     draft_text: str | None  # the caller's own guess at the answer
     draft_tree: int | None  # nodes of each tree; None: as many as are worth their time
     accept: Literal["shared", "rejection"] | None  # "rejection" keeps the distribution only
+    show_tokens: Sequence[int] | None  # control tokens that are shown in the text all the same
+    constraint: Constraint | None  # what the answer must look like; see divine.constraints
 
 
 def make_request(
@@ -59,8 +62,11 @@ def make_request(
     defaults: SamplingParams,
     drafters: MutableMapping[str, Drafter],
     guess: Sequence[int],
+    constraint: TokenConstraint | None = None,
+    new_decoder: Callable[[], IncrementalDecoder] | None = None,
 ) -> Request:
-    """Check the options; raises UsageError. `guess`: tokens of draft_text, () if there is none.
+    """Check the options; raises UsageError. `guess`: tokens of draft_text, () if there is none;
+    `constraint`: that of the options, compiled; `new_decoder`: None for the model's.
 
     A drafter "synthetic:P" is made when it is first asked for.
     """
@@ -75,7 +81,9 @@ def make_request(
     accept = given.get("accept", "shared")
     if accept not in ("shared", "rejection"):
         raise UsageError(f'accept is {accept!r}; allowed are "shared" and "rejection"')
-    names = _choose_drafters(given.get("draft", "auto"), drafters, bool(guess))
+    names = _choose_drafters(
+        given.get("draft", "auto"), drafters, bool(guess), constraint is not None
+    )
     if accept == "rejection" and len(names) > 1:
         if given.get("draft", "auto") != "auto":
             raise UsageError(
@@ -95,18 +103,20 @@ def make_request(
         draft_nodes=options.get("draft_tree"),
         accept=accept,
         choice=_choice(given.get("choice", 0)),
+        constraint=constraint,
+        new_decoder=new_decoder,
     )
 
 
 def _choose_drafters(
-    asked: object, drafters: MutableMapping[str, Drafter], has_guess: bool
+    asked: object, drafters: MutableMapping[str, Drafter], has_guess: bool, constrained: bool
 ) -> tuple[str, ...]:
     """The names that `draft` means, in the order in which they are asked."""
     if asked == "none":
         return ()
     if asked == "auto":
-        usable = (n for n in drafters if ":" not in n and (n != "text" or has_guess))
-        return tuple(usable)
+        idle = {*(() if has_guess else ("text",)), *(() if constrained else ("forced",))}
+        return tuple(name for name in drafters if ":" not in name and name not in idle)
     names = asked.split(",") if isinstance(asked, str) else asked
     if not isinstance(names, Sequence):
         raise UsageError(f"draft is {asked!r}; allowed is a text, or a list of drafters' names")
@@ -119,6 +129,8 @@ def _choose_drafters(
             raise UsageError(_unknown_drafter(clean, drafters))
         if clean == "text" and not has_guess:
             raise UsageError('draft "text" needs the guess itself: give it as draft_text')
+        if clean == "forced" and not constrained:
+            raise UsageError('draft "forced" needs a constraint, which says what is forced')
         chosen[clean] = None
     return tuple(chosen)
 

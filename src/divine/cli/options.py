@@ -6,15 +6,19 @@ model file) hold. Ranges are checked where the values are used.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from divine.cli.prompts import read_text
 from divine.errors import UsageError
+
+if TYPE_CHECKING:
+    from divine.constraints import Constraint
 
 ModelArgument: TypeAlias = Annotated[
     str | None,
@@ -172,6 +176,26 @@ Accept: TypeAlias = Annotated[
 ShowDrafts: TypeAlias = Annotated[
     bool, typer.Option("--show-drafts", help="Colour the text by who had drafted it.")
 ]
+JsonSchema: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "-j",
+        "--json-schema",
+        metavar="SCHEMA",
+        help="The answer is JSON that follows this JSON schema; {} is any JSON.",
+    ),
+]
+JsonSchemaFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option("-jf", "--json-schema-file", metavar="FILE", help="The same from a file."),
+]
+Grammar: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--grammar", metavar="TEXT", help="The answer follows a grammar: Lark or GBNF."),
+]
+GrammarFile: TypeAlias = Annotated[
+    str | None, typer.Option("--grammar-file", metavar="FILE", help="The same from a file.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Debug: TypeAlias = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.")
@@ -254,6 +278,36 @@ def draft_loading(model: str | None, most: int | None, least: int | None) -> dic
         if value is not None and model is None:
             raise UsageError(f"{name} is for a draft model; give one with -md")
     return given(draft_model=draft_model(model), draft_max=most, draft_min=least)
+
+
+def constraint(
+    schema: str | None, schema_file: str | None, grammar: str | None, grammar_file: str | None
+) -> Constraint | None:
+    """What -j, -jf, --grammar and --grammar-file mean. Raises UsageError."""
+    named = given(
+        **{
+            "--json-schema": schema,
+            "--json-schema-file": schema_file,
+            "--grammar": grammar,
+            "--grammar-file": grammar_file,
+        }
+    )
+    if not named:
+        return None
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)} are given; an answer follows one of them")
+    import divine.constraints
+
+    ((option, text),) = named.items()
+    if option.endswith("-file"):
+        text = read_text(Path(text), option)
+    if "grammar" in option:
+        return divine.constraints.grammar(text, option)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{option} is not valid JSON: {error}") from None
+    return divine.constraints.json_schema(value, option)
 
 
 def draft_text(file: str | None) -> str | None:

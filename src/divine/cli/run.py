@@ -51,6 +51,10 @@ def command(
     frequency_penalty: options.FrequencyPenalty = None,
     presence_penalty: options.PresencePenalty = None,
     logit_bias: options.LogitBias = None,
+    json_schema: options.JsonSchema = None,
+    json_schema_file: options.JsonSchemaFile = None,
+    grammar: options.Grammar = None,
+    grammar_file: options.GrammarFile = None,
     context: options.Context = None,
     threads: options.Threads = None,
     kv: options.KvTypeOption = "f16",
@@ -101,6 +105,7 @@ def command(
         draft_text=options.draft_text(draft_text),
         draft_tree=draft_tree,
         accept=accept,
+        constraint=options.constraint(json_schema, json_schema_file, grammar, grammar_file),
     )
     drafting = options.draft_loading(draft_model, draft_max, draft_min)
     prepare_output()

@@ -7,6 +7,7 @@ from divine.drafting.controller import Controller
 from divine.drafting.costs import CostTable, prior_costs
 from divine.drafting.counts import DepthCounts, DraftCounts
 from divine.drafting.experience import load_experience, save_experience
+from divine.drafting.forced import ForcedDrafter
 from divine.drafting.guess import TextDrafter
 from divine.drafting.loading import load_draft_model, prior_of
 from divine.drafting.ngram import NgramDrafter
@@ -26,6 +27,7 @@ __all__ = [
     "DraftTask",
     "DraftTree",
     "Drafter",
+    "ForcedDrafter",
     "NgramDrafter",
     "SequenceDraft",
     "SyntheticDrafter",

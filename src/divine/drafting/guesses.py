@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from divine.backends.base import PassResult, Shortlist, Want
 from divine.drafting.acceptance import draw
+from divine.errors import CapacityError
 from divine.sampling import Histories, Purpose, Sampler, stream
 
 DRAWN_WIDTH = 2  # siblings that are drawn, at most, since each keeps a distribution
@@ -101,7 +102,10 @@ class OrderGuesser(_LogitsGuesser):
     ) -> list[Guess]:
         """In the perturbed order."""
         logits = self._logits(result, line)
-        ranked = self._sampler.rank(histories, logits, position, max(self._width, RIVALS))
+        try:
+            ranked = self._sampler.rank(histories, logits, position, max(self._width, RIVALS))
+        except CapacityError:  # the shortlist has none of the tokens that are allowed
+            return []
         scores = np.array([score for _, score in ranked])
         weights = np.exp((scores - scores[0]) / ORDER_SCALE)
         claims: list[float] = (weights / weights.sum()).tolist()
@@ -125,7 +129,10 @@ class DrawGuesser(_LogitsGuesser):
         self, result: PassResult, line: int, histories: Histories, position: int
     ) -> list[Guess]:
         """In the order in which they were drawn."""
-        odds = self._sampler.distribution(histories, self._logits(result, line), position)
+        try:
+            odds = self._sampler.distribution(histories, self._logits(result, line), position)
+        except CapacityError:  # the shortlist has none of the tokens that are allowed
+            return []
         guesses: list[Guess] = []
         agreement, left = float(odds @ odds), 1.0
         for _ in range(self._width):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from divine.drafting.base import Budget, Drafter, DraftSession, DraftTask
 from divine.drafting.calibration import Calibration, ClaimFilter
 from divine.drafting.tree import ROOT, DraftTree
-from divine.sampling import Histories
+from divine.sampling import Histories, Sampler
 
 Taps = Mapping[str, NDArray[np.float32]]
 
@@ -87,6 +87,7 @@ class Member:
         self._failures = 0  # askings in a row without a right node
         self._confidence = 0.0  # when it was last asked
         self._rejection = task.rejection
+        self._sampler = task.sampler
         self.taps = drafter.taps
         self._record = record
         self.session: DraftSession | None = None
@@ -144,6 +145,9 @@ class Member:
             if not tree.tokens:
                 return None
             tree.check(vocabulary)
+            tree = _allowed(tree, self._sampler, histories)
+            if not tree.tokens:
+                return None
         except Exception as error:  # noqa: BLE001
             self._fail(error)
             return None
@@ -266,6 +270,22 @@ class Member:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _allowed(tree: DraftTree, sampler: Sampler, histories: Histories) -> DraftTree:
+    """The tree without what the sampler's constraint forbids: it would never be chosen.
+
+    Drawn nodes stay: rejecting them is part of the rule that keeps the distribution.
+    """
+    constraint = sampler.constraint
+    if constraint is None or tree.draws is not None:
+        return tree
+    states = {ROOT: histories[-1]}
+    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        if parent in states and constraint.accepts(states[parent], token):
+            states[node] = constraint.advance(states[parent], token)
+    del states[ROOT]
+    return tree if len(states) == len(tree) else tree.keep(states)
 
 
 def _predicted(confidence: float, depth: int) -> float:

@@ -96,8 +96,9 @@ class Engine:
                 "of which at least one is for the answer"
             )
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
-        sampler = Sampler(request.params, vocabulary, request.choice)
-        sequence = Sequence(request, sampler, self._new_decoder(), self._end_ids, limit)
+        sampler = Sampler(request.params, vocabulary, request.choice, request.constraint)
+        decoder = (request.new_decoder or self._new_decoder)()
+        sequence = Sequence(request, sampler, decoder, self._end_ids, limit)
         if not sequence.done:
             with self._arriving:  # not the lock: it would wait for a pass
                 if self._closed:

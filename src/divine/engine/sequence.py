@@ -8,6 +8,7 @@ Knows its own state and text; nothing of other sequences, passes or scheduling.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from divine.backends.base import State
 from divine.drafting import DraftCounts, SequenceDraft
 from divine.engine.statistics import Meter, Statistics
 from divine.engine.stopping import StopStrings
-from divine.sampling import Sampler, SamplingParams, TokenLogprob
+from divine.sampling import Sampler, SamplingParams, TokenConstraint, TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled"]
 AcceptRule = Literal["shared", "rejection"]
@@ -58,6 +59,8 @@ class Request:
     guess: SequenceOf[int] = ()  # the caller's own guess at the answer, for the drafter "text"
     draft_nodes: int | None = None  # the size of each tree; None: what is worth it
     accept: AcceptRule = "shared"
+    constraint: TokenConstraint | None = None  # what the answer must look like
+    new_decoder: Callable[[], Decoder] | None = None  # None: the engine's
 
 
 class Sequence:
@@ -159,6 +162,8 @@ class Sequence:
             self._pieces.append(Piece(text, sources))
         if stopped:
             self.finish_reason = "stop"
+        elif self.sampler.complete(self.histories):
+            self.finish("stop")  # as the end token would, without a pass for it
         elif len(self.tokens) >= self._end:
             self.finish("length")
 

@@ -1,7 +1,12 @@
 """Parameters, logit processors and the shared-noise sampler."""
 
 from divine.sampling.params import SamplingParams, check_integer, check_number
-from divine.sampling.processors import LogitBias, LogitProcessor, Penalties
+from divine.sampling.processors import (
+    LogitBias,
+    LogitProcessor,
+    Penalties,
+    TokenConstraint,
+)
 from divine.sampling.sampler import Histories, Sampler, TokenLogprob, log_probabilities
 from divine.sampling.streams import Purpose, stream
 
@@ -13,6 +18,7 @@ __all__ = [
     "Purpose",
     "Sampler",
     "SamplingParams",
+    "TokenConstraint",
     "TokenLogprob",
     "check_integer",
     "check_number",

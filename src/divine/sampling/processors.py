@@ -34,6 +34,19 @@ class LogitProcessor(Protocol):
         """Change logits float32 [vocabulary] in place."""
 
 
+class TokenConstraint(LogitProcessor, Protocol):
+    """A LogitProcessor that forbids tokens and leaves all others as they are."""
+
+    def accepts(self, state: Any, token: int) -> bool:
+        """Whether the token may follow; it may be True for a token that `apply` forbids."""
+
+    def forced(self, state: Any) -> tuple[list[int], bytes]:
+        """The tokens that must follow, and all bytes that must: the tokens' own and more."""
+
+    def complete(self, state: Any) -> bool:
+        """Nothing may follow but the end of the answer."""
+
+
 class LogitBias:
     """Adds a constant to the logits of some tokens."""
 

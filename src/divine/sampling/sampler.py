@@ -2,7 +2,9 @@
 
 A Sampler holds a sequence's parameters, seed and processors. Its choice at a position depends on
 the logits, the history and (seed, choice index, position) only: never on what else runs, nor on
-how the token was proposed. Drafters ask the same Sampler, with their own logits and histories.
+how the token was proposed. Drafters ask the same Sampler, with their own logits and histories. A
+constraint is the last processor: what it forbids no bias brings back, and filters see only what is
+allowed.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.backends.cpu import _native
-from divine.errors import NumericError
+from divine.errors import CapacityError, DivineError, NumericError
 from divine.sampling.params import SamplingParams
-from divine.sampling.processors import processors_of
+from divine.sampling.processors import TokenConstraint, processors_of
 
 Histories = tuple[Any, ...]  # one state per processor
 
@@ -39,13 +41,22 @@ class Sampler:
     bits, so that people can type it again) if params has none.
     """
 
-    def __init__(self, params: SamplingParams, vocabulary: int, choice: int = 0) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocabulary: int,
+        choice: int = 0,
+        constraint: TokenConstraint | None = None,
+    ) -> None:
         """Raises UsageError for a logit_bias outside the vocabulary."""
         self.params = params
         self.seed = secrets.randbits(32) if params.seed is None else params.seed
         self.choice = choice
         self.vocabulary = vocabulary
+        self.constraint = constraint
         self._processors = processors_of(params, vocabulary)
+        if constraint is not None:
+            self._processors += (constraint,)
         self._settings = (
             params.temperature,
             min(max(params.top_k, 0), vocabulary),
@@ -74,11 +85,12 @@ class Sampler:
     def choose(self, histories: Histories, logits: NDArray[np.float32], position: int) -> int:
         """The token at `position` of the sequence; logits float32 [vocabulary] stay as they are.
 
-        Raises NumericError if a logit is NaN or +infinity, or none is finite.
+        Raises NumericError if a logit is NaN or +infinity, or none is finite, CapacityError if the
+        processors leave no token.
         """
         token: int = _native.sample(self._processed(histories, logits), *self._settings, position)
         if token < 0:
-            raise _not_finite(position)
+            raise self._nothing(logits, position)
         return token
 
     def rank(
@@ -93,7 +105,7 @@ class Sampler:
         row = self._processed(histories, logits)
         ranked = _native.rank(row, *self._settings, position, k)
         if not ranked:
-            raise _not_finite(position)
+            raise self._nothing(logits, position)
         return ranked
 
     def distribution(
@@ -107,8 +119,24 @@ class Sampler:
         row = self._processed(histories, logits)
         probabilities = _native.distribution(row, *self._settings[:4])
         if probabilities is None:
-            raise _not_finite(position)
+            raise self._nothing(logits, position)
         return probabilities
+
+    def complete(self, histories: Histories) -> bool:
+        """The constraint allows nothing any more but the end of the answer."""
+        return self.constraint is not None and self.constraint.complete(histories[-1])
+
+    def _nothing(self, logits: NDArray[np.float32], position: int) -> DivineError:
+        """Why there is no token to choose."""
+        if not self._processors or not np.isfinite(logits).any() or np.isnan(logits).any():
+            return _not_finite(position)
+        forbidding = ["logit_bias"] if self.params.logit_bias else []
+        if self.constraint is not None:
+            forbidding.append("the constraint")
+        return CapacityError(
+            f"no token is left at position {position}: {' and '.join(forbidding)} forbid every "
+            "one that the model can say"
+        )
 
     def _processed(self, histories: Histories, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         if not self._processors:

@@ -24,7 +24,6 @@ from divine.server.refusals import Refusal, refusal_of
 
 def build_app(server: Server) -> Starlette:
     """The application for one server."""
-    page = Page()
     post, every = ["POST"], ["GET", "POST", "PUT", "DELETE", "HEAD"]
     routes = [
         Route("/v1/chat/completions", chat.chat, methods=post),
@@ -41,9 +40,10 @@ def build_app(server: Server) -> Starlette:
         Route("/health", listing.health),
         Route("/openapi.json", openapi.openapi),
         Route("/metrics", listing.metrics),
-        Route("/", page.file),
-        Route("/{path:path}", page.file),
     ]
+    # The last route takes every GET, so it must know which paths are there for POST.
+    page = Page({route.path: "POST" for route in routes if route.methods == {"POST"}})
+    routes += [Route("/", page.file), Route("/{path:path}", page.file)]
     middleware = []
     if server.settings.cors:
         middleware.append(

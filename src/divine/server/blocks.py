@@ -79,6 +79,21 @@ def to_tool_choice(choice: Mapping[str, Any] | None) -> tuple[Any, bool]:
     return _CHOICES[kind], parallel
 
 
+def to_response_format(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """output_config in OpenAI's shape."""
+    if not config:
+        return None
+    unknown = config.keys() - {"format"}
+    if unknown:
+        raise UsageError(f"output_config.{min(unknown)} is not supported; leave it out")
+    format = config["format"]
+    if format is None:
+        return None
+    if not isinstance(format, Mapping) or format.get("type") != "json_schema":
+        raise UsageError('output_config.format.type must be "json_schema"')
+    return {"type": "json_schema", "json_schema": {"schema": format.get("schema")}}
+
+
 def _assistant(blocks: Sequence[Any], where: str) -> dict[str, Any]:
     texts, calls = [], []
     for index, block in enumerate(blocks):

@@ -122,6 +122,9 @@ def _explain(error: ValidationError, value: Any, schema: type[BaseModel]) -> Ref
     details = error.errors(include_url=False, include_context=False)
     unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
     first = (unknown or details)[0]
+    if not unknown:  # of a field with alternatives the one that came furthest
+        same = [detail for detail in details if detail["loc"][:1] == first["loc"][:1]]
+        first = max(same, key=lambda detail: len(_path(detail["loc"], value)))
     where = _path(first["loc"], value)
     if unknown:
         known = [field.alias or name for name, field in schema.model_fields.items()]

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from divine.api import Completion, Options
+from divine.constraints import Arguments, CallStarted, Event, Text
 from divine.server import logprobs
 from divine.server.answering import answer
 from divine.server.bodies import read_body
@@ -26,7 +27,7 @@ from divine.server.fields import (
 from divine.server.formats import Frame
 from divine.server.jobs import Ended, Piece
 from divine.server.refusals import Refusal
-from divine.server.tools import Answers, Arguments, Call, Event, Said, plan_answers
+from divine.server.tools import Plan, joined, plan_answers
 from divine.server.usage import openai_usage
 from divine.server.worker import Answer
 
@@ -43,6 +44,7 @@ async def chat(request: Request) -> Response:
     plan = await server.worker.prepare(
         lambda: plan_answers(
             server.model,
+            body.messages,
             tools=body.tools,
             choice=body.tool_choice,
             parallel=body.parallel_tool_calls is not False,
@@ -81,10 +83,10 @@ def _options(body: ChatRequest, server: Server) -> Options:
     return options
 
 
-def _answers(body: ChatRequest, server: Server, options: Options, plan: Answers) -> list[Answer]:
+def _answers(body: ChatRequest, server: Server, options: Options, plan: Plan) -> list[Answer]:
     """The prompt, tokenized once, and the options of each choice."""
     options = {**options, **plan.options}
-    tokens = server.model.encode(body.messages, **options)
+    tokens = server.model.encode(plan.messages, **options)
     return [(tokens, {**options, "choice": choice}) for choice in range(body.n or 1)]
 
 
@@ -93,7 +95,7 @@ class ChatFormat:
 
     end = b"data: [DONE]\n\n"
 
-    def __init__(self, body: ChatRequest, name: str, server: Server, plan: Answers) -> None:
+    def __init__(self, body: ChatRequest, name: str, server: Server, plan: Plan) -> None:
         self._choices = body.n or 1
         self._name = name
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
@@ -217,13 +219,12 @@ def _finish_reason(completion: Completion, called: bool) -> str:
 def _deltas(events: Sequence[Event]) -> list[dict[str, Any]]:
     deltas: list[dict[str, Any]] = []
     for event in events:
-        if isinstance(event, Said):
+        if isinstance(event, Text):
             deltas.append({"content": event.text})
-        elif isinstance(event, Call):
-            function = {"name": event.name, "arguments": ""}
-            call = {"index": event.index, "id": event.id, "type": "function"}
-            deltas.append({"tool_calls": [call | {"function": function}]})
-        else:
+        elif isinstance(event, CallStarted):
+            call = {"index": event.index, **_call(event, "")}
+            deltas.append({"tool_calls": [call]})
+        elif isinstance(event, Arguments):
             piece = {"index": event.index, "function": {"arguments": event.text}}
             deltas.append({"tool_calls": [piece]})
     return deltas
@@ -231,12 +232,11 @@ def _deltas(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 def _message(events: Sequence[Event]) -> tuple[str, list[dict[str, Any]]]:
     """The text and the calls of a whole answer."""
-    text = "".join(event.text for event in events if isinstance(event, Said))
-    calls: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if isinstance(event, Call):
-            function = {"name": event.name, "arguments": ""}
-            calls[event.index] = {"id": event.id, "type": "function", "function": function}
-        elif isinstance(event, Arguments):
-            calls[event.index]["function"]["arguments"] += event.text
-    return text, list(calls.values())
+    parts = joined(events)
+    text = "".join(part for part in parts if isinstance(part, str))
+    return text, [_call(*part) for part in parts if isinstance(part, tuple)]
+
+
+def _call(started: CallStarted, arguments: str) -> dict[str, Any]:
+    function = {"name": started.name, "arguments": arguments}
+    return {"id": started.id, "type": "function", "function": function}

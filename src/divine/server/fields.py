@@ -149,16 +149,21 @@ class MessagesRequest(Strict):
     tool_choice: dict[str, Any] | None = None
     seed: int | None = None
     draft: str | list[str] | None = None
+    output_config: dict[str, Any] | None = None
     # Cannot change the text:
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     cache_control: dict[str, Any] | None = None
+    inference_geo: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    diagnostics: dict[str, Any] | None = None
+    speed: str | None = None
     # Only with a neutral value:
     thinking: dict[str, Any] | None = None
     mcp_servers: list[Any] | None = None
     container: Any = None
     context_management: Any = None
-    output_config: Any = None
 
 
 class CountRequest(Strict):
@@ -187,7 +192,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "mcp_servers": (None, []),
     "container": (None,),
     "context_management": (None,),
-    "output_config": (None, {}),
     "dimensions": (None,),
 }
 _INSTEAD = {

@@ -96,7 +96,8 @@ class Job:
     def fail(self, error: Exception) -> None:
         """On the loop: the reader gets the error next, and the rows are free at the next pass."""
         if not self.closed:
-            self.events = asyncio.Queue()  # what waits there comes too late
+            while not self.events.empty():  # what waits there comes too late
+                self.events.get_nowait()
             self.events.put_nowait(error)
             self.close()
 

@@ -15,8 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from divine.api import Completion, Options
+from divine.constraints import Arguments, CallStarted, Event, Text
 from divine.server.answering import JsonResponse, answer
-from divine.server.blocks import to_conversation, to_tool_choice, to_tools
+from divine.server.blocks import (
+    to_conversation,
+    to_response_format,
+    to_tool_choice,
+    to_tools,
+)
 from divine.server.bodies import read_body
 from divine.server.context import Server, server_of
 from divine.server.fields import (
@@ -31,7 +37,7 @@ from divine.server.fields import (
 from divine.server.formats import Frame
 from divine.server.jobs import Ended, Piece
 from divine.server.refusals import Refusal
-from divine.server.tools import Answers, Call, Event, Said, plan_answers
+from divine.server.tools import Plan, joined, plan_answers
 from divine.server.usage import anthropic_usage
 from divine.server.worker import Answer
 
@@ -50,12 +56,19 @@ async def messages(request: Request) -> Response:
     options = _options(body, server)
     options["continue_final_message"] = conversation[-1]["role"] == "assistant"
     plan = await server.worker.prepare(
-        lambda: plan_answers(server.model, tools=tools, choice=choice, parallel=parallel)
+        lambda: plan_answers(
+            server.model,
+            conversation,
+            tools=tools,
+            choice=choice,
+            parallel=parallel,
+            response_format=to_response_format(body.output_config),
+        )
     )
 
     def answers() -> list[Answer]:
         chosen: Options = {**options, **plan.options}
-        return [(server.model.encode(conversation, **chosen), chosen)]
+        return [(server.model.encode(plan.messages, **chosen), chosen)]
 
     job = await server.worker.submit(answers)
     shape = MessageFormat(name, plan, job.streams[0].prompt_tokens)
@@ -69,11 +82,15 @@ async def count_tokens(request: Request) -> Response:
     server.check_model(body.model)
     refuse_unsupported(body)
     conversation = to_conversation(body.system, body.messages)
-    options = Options(continue_final_message=conversation[-1]["role"] == "assistant")
+    going_on = conversation[-1]["role"] == "assistant"
     tools = to_tools(body.tools)
-    if tools:
-        options["tools"] = tools
-    tokens = await server.worker.prepare(lambda: server.model.encode(conversation, **options))
+
+    def encode() -> list[int]:
+        plan = plan_answers(server.model, conversation, tools=tools)
+        chosen: Options = {**plan.options, "continue_final_message": going_on}
+        return server.model.encode(plan.messages, **chosen)
+
+    tokens = await server.worker.prepare(encode)
     return JsonResponse({"input_tokens": len(tokens)})
 
 
@@ -102,7 +119,7 @@ class MessageFormat:
 
     end = b""
 
-    def __init__(self, name: str, plan: Answers, prompt_tokens: int) -> None:
+    def __init__(self, name: str, plan: Plan, prompt_tokens: int) -> None:
         self._name = name
         self._plan = plan
         self._prompt_tokens = prompt_tokens
@@ -150,36 +167,30 @@ class MessageFormat:
         completion = completions[0]
         parser = self._plan.parser()
         content: list[dict[str, Any]] = []
-        arguments: dict[int, str] = {}
-        for event in [*parser.push(completion.text), *parser.finish()]:
-            if isinstance(event, Said):
-                if content and content[-1]["type"] == "text":
-                    content[-1]["text"] += event.text
-                else:
-                    content.append({"type": "text", "text": event.text})
-            elif isinstance(event, Call):
-                content.append({"type": "tool_use", "id": event.id, "name": event.name})
-                arguments[len(content) - 1] = ""
+        for part in joined([*parser.push(completion.text), *parser.finish()]):
+            if isinstance(part, str):
+                content.append({"type": "text", "text": part})
             else:
-                arguments[max(arguments)] += event.text
-        for at, text in arguments.items():
-            content[at]["input"] = json.loads(text or "{}")
+                call = {"type": "tool_use", "id": part[0].id, "name": part[0].name}
+                content.append({**call, "input": _input(part[1])})
         reason = _reason(completion, parser.called)
         return self._message(content, reason, completion.stop_string, anthropic_usage(completion))
 
     def _frames(self, events: Sequence[Event]) -> list[Frame]:
         frames: list[Frame] = []
         for event in events:
-            if isinstance(event, Said):
+            if isinstance(event, Text):
                 if self._open != "text":
                     frames += self._start("text", {"type": "text", "text": ""})
                 delta = {"type": "text_delta", "text": event.text}
-            elif isinstance(event, Call):
+            elif isinstance(event, CallStarted):
                 block = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
                 frames += self._start("tool_use", block)
                 continue
-            else:
+            elif isinstance(event, Arguments):
                 delta = {"type": "input_json_delta", "partial_json": event.text}
+            else:
+                continue
             frames.append(_frame("content_block_delta", index=self._block, delta=delta))
         return frames
 
@@ -212,6 +223,14 @@ class MessageFormat:
             "stop_sequence": stop,
             "usage": usage,
         }
+
+
+def _input(arguments: str) -> Any:
+    """An object, also where max_tokens cut it."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return {}
 
 
 def _reason(completion: Completion, called: bool) -> str:

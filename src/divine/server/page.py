@@ -6,10 +6,12 @@ Read once at start; a request can only name one of them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -49,13 +51,18 @@ class _File(NamedTuple):
 class Page:
     """The files below server/page/, by their path from there."""
 
-    def __init__(self) -> None:
+    def __init__(self, not_files: Mapping[str, str]) -> None:
+        """`not_files`: paths of endpoints that allow another method, with that method."""
+        self._not_files = not_files
         self._files = dict(_walk(files("divine.server").joinpath("page"), ""))
 
     async def file(self, request: Request) -> Response:
         """A file, "/" being the index; raises Refusal 404."""
         name = request.path_params.get("path", "") or INDEX
         file = self._files.get(name)
+        allowed = self._not_files.get("/" + name)
+        if allowed is not None:
+            raise HTTPException(405, headers={"Allow": allowed})
         if file is None:
             if name == INDEX:
                 raise Refusal(404, "there is no page in this build; the API is below /v1")

@@ -61,28 +61,34 @@ def serve_on(
     metrics = Metrics()
     worker = Worker(model, settings, metrics)
     metrics.watch(lambda: (*model.load_now, worker.open))
+    server = Server(model, path, settings, metrics, worker)
     try:
-        app = build_app(Server(model, path, settings, metrics, worker))
-        config = uvicorn.Config(
-            app,
-            http=guarded_protocol(settings),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(settings.grace) + _LAST_SECONDS,
-            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
-        )
-        # Its warnings are about clients, its errors are told by our handlers.
-        logging.getLogger("uvicorn").addHandler(logging.NullHandler())
-        logging.getLogger("uvicorn").propagate = False
-        _Uvicorn(config, worker, settings, lambda: ready(address(listener))).run([listener])
+        running = Running(configure(server), worker, settings, lambda: ready(address(listener)))
+        running.run([listener])
     finally:
         worker.close()
+
+
+def configure(server: Server) -> uvicorn.Config:
+    """uvicorn's configuration for a server."""
+    # What it says is about clients, who are told themselves.
+    logger = logging.getLogger("uvicorn")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return uvicorn.Config(
+        build_app(server),
+        http=guarded_protocol(server.settings),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(server.settings.grace) + _LAST_SECONDS,
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+    )
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -120,7 +126,7 @@ def _reason(error: Exception) -> str:
     return words[:1].lower() + words[1:]
 
 
-class _Uvicorn(uvicorn.Server):
+class Running(uvicorn.Server):
     """uvicorn with our signals: both end the server with exit code 0."""
 
     def __init__(
@@ -135,9 +141,11 @@ class _Uvicorn(uvicorn.Server):
         self._settings = settings
         self._ready = ready
         self._ending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
             self._ready()
@@ -157,6 +165,11 @@ class _Uvicorn(uvicorn.Server):
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """What a signal does, from another thread; the second call cuts what is running."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         """Stop accepting; cut what has not ended in time, at the second signal at once."""

@@ -76,6 +76,16 @@ class ChatTemplate:
     def __bool__(self) -> bool:
         return bool(self._sources)
 
+    @property
+    def tool_source(self) -> str | None:
+        """The text of the template that tools are given to; None if it does not look at them.
+
+        Raises TemplateError if it cannot be compiled.
+        """
+        if not self._sources or not self._select(True).takes_tools:
+            return None
+        return self._sources.get(TOOL_TEMPLATE) or self._sources["default"]
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

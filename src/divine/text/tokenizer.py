@@ -94,6 +94,10 @@ class Tokenizer:
         kind = self._vocabulary.types[id_]
         return kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
+    def special_id(self, text: str) -> int | None:
+        """The control or user-defined token of this text; None if there is none."""
+        return self._parsed.get(text)
+
     def shared_ids(self, other: Tokenizer) -> int | None:
         """How many ids, from 0 on, mean the same token in both; None if the vocabularies differ.
 
@@ -147,6 +151,14 @@ class Tokenizer:
                 pieces += self._plain.split(part)
         return self._join(pieces, bos, False)
 
+    def encode_answer(self, text: str) -> list[int]:
+        """The ids of a text as a model writes it after other text: user-defined tokens are tokens,
+        control tokens are not."""
+        ids: list[int] = []
+        for part in self._user_defined.split(text):
+            ids += [part] if isinstance(part, int) else self.encode(part, continuation=True)
+        return ids
+
     def _join(self, parts: Iterable[str | int], bos: bool | None, continuation: bool) -> list[int]:
         ids: list[int] = []
         after_token = not continuation  # as at the start, a dummy space follows every special token
@@ -173,10 +185,20 @@ class Tokenizer:
         decoder = self.decoder(special=special, continuation=continuation)
         return "".join([*map(decoder.push, ids), decoder.finish()])
 
-    def decoder(self, *, special: bool = False, continuation: bool = False) -> IncrementalDecoder:
-        """Decodes one id at a time; the pieces joined are what decode() gives."""
+    def decoder(
+        self, *, special: bool = False, continuation: bool = False, shown: Iterable[int] = ()
+    ) -> IncrementalDecoder:
+        """Decodes one id at a time; the pieces joined are what decode() gives.
+
+        `shown`: control tokens that are shown although the others are not.
+        """
+        visible = frozenset(shown)
+
+        def some(id_: int) -> bytes:
+            return self._shown(id_) if id_ in visible else self.token_bytes(id_)
+
         return IncrementalDecoder(
-            self._shown if special else self.token_bytes,
+            self._shown if special else some if visible else self.token_bytes,
             drop_space=self._space_prefix and not continuation,
         )
 
@@ -213,6 +235,14 @@ class Tokenizer:
                 for text, id_ in self._parsed.items()
                 if types[id_] == TokenType.CONTROL or id_ in ends
             }
+        )
+
+    @cached_property
+    def _user_defined(self) -> SpecialSplitter:
+        """Those that a model may write as part of its text, such as <tool_call>."""
+        controls = set(self.controls.ids)
+        return SpecialSplitter(
+            {text: id_ for text, id_ in self._parsed.items() if id_ not in controls}
         )
 
     @cached_property
