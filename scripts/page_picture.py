@@ -14,7 +14,7 @@ import shutil
 from playwright.sync_api import sync_playwright
 
 PROMPT = """\
-Repeat this function with type hints, then explain it in one sentence.
+Add type hints to this function. Show the code, then say in three short points how it works.
 
 ```python
 def fold(items, start, step):

@@ -157,6 +157,14 @@ def test_markdown_is_formatted(page: Page, server: StandIn) -> None:
     expect(body.locator(":scope > p").last).to_have_text(last)
 
 
+def test_a_question_stays_as_written_but_for_its_code(page: Page, server: StandIn) -> None:
+    ask(page, "Is *this* <b>fine</b>?\n\n```py\nx = 1\n```\n\n- and\n  this")
+    body = questions(page)
+    assert body.locator("p").all_text_contents() == ["Is *this* <b>fine</b>?", "- and\n  this"]
+    assert body.locator("pre").text_content() == "x = 1"
+    expect(body.locator(":is(em, b, li)")).to_have_count(0)
+
+
 def test_streamed_in_pieces_is_the_same_as_at_once(page: Page, server: StandIn) -> None:
     shown(page, server, MARKDOWN, size=1)
     streamed = answers(page).inner_html()

@@ -45,9 +45,27 @@ export class MessageView {
   /** Bring all that is shown up to date. */
   render() {
     this.element.setAttribute("aria-busy", String(this.message.state === "coming"));
-    if (this.mine) this.body.textContent = this.message.content;
+    if (this.mine) this.#renderQuestion();
     else this.#renderAnswer();
     this.#renderFoot();
+  }
+
+  /** As it was written, but for fenced code, which is set as code. */
+  #renderQuestion() {
+    const { content } = this.message;
+    const parts = [];
+    let at = 0;
+    const plain = (to) => {
+      const text = content.slice(at, to).replace(/^\n+|\n+$/g, "");
+      if (text !== "") parts.push(el("p", {}, text));
+    };
+    for (const node of blocksOf(content).filter((block) => block.name === "FencedCode")) {
+      plain(node.from);
+      parts.push(renderBlock(node, content, (from, to) => [content.slice(from, to)]));
+      at = node.to;
+    }
+    plain(content.length);
+    this.body.replaceChildren(...parts);
   }
 
   #renderAnswer() {
