@@ -3,7 +3,7 @@
     divine serve MODEL -md SMALLER &
     python scripts/page_picture.py http://127.0.0.1:8080/ docs/page.png
 
-Needs Debian's chromium and the playwright package. What the picture says is what that run did.
+Needs Debian's chromium, playwright and pillow. What the picture says is what that run did.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 PROMPT = """\
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("picture")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--size", default="1100x980", help="width x height in pixels")
+    parser.add_argument("--size", default="1100x1290", help="width x height in pixels")
     options = parser.parse_args()
     width, height = map(int, options.size.split("x"))
     chromium = shutil.which("chromium")
@@ -58,6 +59,8 @@ def main() -> None:
         page.wait_for_timeout(300)
         page.screenshot(path=options.picture)
         browser.close()
+    # A palette is enough for flat colours and a third of the size.
+    Image.open(options.picture).convert("RGB").quantize(256).save(options.picture, optimize=True)
 
 
 if __name__ == "__main__":

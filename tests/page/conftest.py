@@ -12,13 +12,22 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 from stand_in import StandIn
 
-# What a browser itself reports of an answer that is not 200, or of none: such answers are tested.
 # As root there is no sandbox; containers have a small /dev/shm; pictures are not looked at.
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+# What a browser itself reports of an answer that is not 200, or of none: such answers are tested.
 NETWORK = "Failed to load resource"
+PATIENCE = 20_000  # milliseconds; only a failure or a very busy machine takes as long
+expect.set_options(timeout=PATIENCE)
 
 
 def chromium() -> str:
@@ -57,7 +66,7 @@ class Tab:
         self.context = browser.new_context(
             viewport={"width": 1100, "height": 800}, locale="en-GB", color_scheme="light"
         )
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(PATIENCE)
         self.troubles: list[str] = []
         self.context.on("page", self._listen)
         self.page = self.context.new_page()
