@@ -97,7 +97,9 @@ function curve({ name, points }, x, y) {
 
 /** The names at the ends of their lines, pushed apart where they would meet. */
 function labels(lines, x, y) {
-  const places = lines.map(({ name, points }) => ({ name, x: x(points.at(-1).at), y: y(rate(points.at(-1))) }))
+  const lowest = y(0) - 6; // clear of the depths below
+  const places = lines
+    .map(({ name, points }) => ({ name, x: x(points.at(-1).at), y: Math.min(lowest, y(rate(points.at(-1)))) }))
     .sort((a, b) => a.y - b.y);
   places.forEach((place, index) => {
     if (index > 0) place.y = Math.max(place.y, places[index - 1].y + MIN_GAP);
