@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     template_variables: Mapping[str, Any] | None  # what the template knows, as enable_thinking
     continue_final_message: bool  # the last message is the beginning of the answer
     logprobs: int | None  # n: the model's own log-probabilities, with the n best; None: none
+    cache_prompt: bool  # False: read the prompt anew, whatever is kept of earlier ones
     choice: int  # number of this answer among several to one prompt with one seed; 0
     draft: str | Sequence[str] | None  # "auto" (all that is there), "none", or names of drafters
     draft_text: str | None  # the caller's own guess at the answer
@@ -103,6 +104,7 @@ def make_request(
         draft_nodes=options.get("draft_tree"),
         accept=accept,
         choice=_choice(given.get("choice", 0)),
+        cache_prompt=bool(given.get("cache_prompt", True)),
         constraint=constraint,
         new_decoder=new_decoder,
     )

@@ -32,6 +32,7 @@ COMMANDS = {
     "list": ("divine.cli.list_models", "Show the models on this computer."),
     "rm": ("divine.cli.rm", "Delete a fetched model."),
     "bench": ("divine.cli.bench", "Measure speed here, as a share of what the memory allows."),
+    "bench serve": ("divine.cli.bench_serve", "Measure a server with several requests at once."),
     "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
 }
 INTERRUPTED = 130
@@ -52,8 +53,9 @@ def execute(arguments: list[str]) -> int:
         if arguments and arguments[0] in foreign.COMMANDS:
             foreign.refuse_foreign(arguments[1:])
         # Not standalone: typer would print its own errors.
-        if arguments and arguments[0] in COMMANDS:
-            app, name, rest = _one(arguments[0]), f"divine {arguments[0]}", arguments[1:]
+        command, rest = _command(arguments)
+        if command:
+            app, name = _one(command), f"divine {command}"
         else:
             app, name, rest = _all(), "divine", arguments or ["--help"]
         result = get_command(app).main(rest, prog_name=name, standalone_mode=False)
@@ -84,7 +86,7 @@ def _tell(error: Exception, arguments: list[str]) -> int:
         return error.exit_code
     if hasattr(error, "format_message"):  # a wrong option, in typer's words
         words = _usage(error, str(error.format_message()))
-        command = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+        command, _ = _command(arguments)
         help_line = f"divine {command} --help" if command else "divine --help"
         joined = f"{words} See" if words.endswith("?") else f"{words}; see"
         complain(f"{joined} `{help_line}`")
@@ -100,6 +102,15 @@ def _tell(error: Exception, arguments: list[str]) -> int:
             "please report it with what --debug shows"
         )
     return 1
+
+
+def _command(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command that arguments begin with, of two words or one, and the rest; "" for none."""
+    for words in (2, 1):
+        name = " ".join(arguments[:words])
+        if len(arguments) >= words and name in COMMANDS:
+            return name, arguments[words:]
+    return "", arguments
 
 
 def _usage(error: Exception, words: str) -> str:

@@ -135,6 +135,38 @@ def _without_repeats(
         before = entry["class"]
 
 
+def show_serving(result: Mapping[str, Any]) -> None:
+    """Print what a server gave to several requests at once."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    settings = result["settings"]
+    console.print(
+        f"{result['model']}, {settings['max_tokens']} tokens, temperature "
+        f"{settings['temperature']:g}"
+    )
+    table = _table("at once", "draft")
+    for name in ("tok/s", "against\nnone", "first token\nms p50", "p95", "between\nms p50", "p95"):
+        table.add_column(name, justify="right")
+    plain = {e["concurrent"]: e["tok_s"] for e in result["serving"] if e["draft"] == "none"}
+    for entry in sorted(result["serving"], key=lambda e: (e["concurrent"], e["draft"] != "none")):
+        first, between = entry["first_token_ms"], entry["between_tokens_ms"]
+        base = plain[entry["concurrent"]]
+        table.add_row(
+            str(entry["concurrent"]),
+            entry["draft"],
+            f"{entry['tok_s']:.1f}",
+            f"{entry['tok_s'] / base:.2f}" if base else "-",
+            *("-" if value is None else f"{value:.1f}"
+              for value in (first["p50"], first["p95"], between["p50"], between["p95"])),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"{result['comparisons']} answers compared with those without drafts: "
+        f"{len(result['differences'])} differ"
+    )
+
+
 def check_writable(path: Path) -> None:
     """Raise UsageError when write_json(path, ...) could not write."""
     partial = _partial(path)

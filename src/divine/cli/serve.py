@@ -103,11 +103,6 @@ def command(
             "pip install 'divine-llm[server]'"
         ) from None
     settings = Settings(**chosen)
-    if not settings.loopback and not settings.api_keys:
-        note(
-            f"warning: {settings.host} can be reached from other computers and no --api-key is "
-            "set: anybody there can use this server"
-        )
     from divine import api
 
     def load() -> api.Model:
@@ -123,6 +118,11 @@ def command(
         )
 
     def ready(url: str) -> None:
+        if not settings.loopback and not settings.api_keys:
+            note(
+                f"warning: {settings.host} can be reached from other computers and no --api-key "
+                "is set: anybody there can use this server"
+            )
         seconds = time.perf_counter() - started
         note(f"serving {path.name} at {url} (ready in {seconds:.2f} s; Ctrl-C ends it)")
 

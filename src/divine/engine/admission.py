@@ -29,6 +29,8 @@ class Admission:
 
         None: a running sequence is just reading that beginning, so wait. Raises CapacityError.
         """
+        if not sequence.request.cache_prompt:
+            return self._empty()
         wanted = sequence.prompt_ids[:-1]
         giver, common = None, 0
         for other in running:
@@ -42,8 +44,8 @@ class Admission:
             state = giver.state.fork()
             state.truncate(common)
             return state
-        return (
-            self._prefixes.take(sequence.tokens)
-            or self._prefixes.recycle()
-            or self._executable.new_state(self._context, self._kv_type)
-        )
+        return self._prefixes.take(sequence.tokens) or self._empty()
+
+    def _empty(self) -> State:
+        recycled = self._prefixes.recycle()
+        return recycled or self._executable.new_state(self._context, self._kv_type)

@@ -54,6 +54,7 @@ class Request:
     max_tokens: int | None = None  # None: until the context is full; 0: an empty answer, "length"
     stop: SequenceOf[str] = ()
     logprobs: int | None = None  # None: none; n: of each token and of the n most probable
+    cache_prompt: bool = True  # take over the state of a prompt that begins the same
     choice: int = 0  # index among several answers to one prompt with one seed
     drafters: SequenceOf[str] = ()  # names of those that may draft
     guess: SequenceOf[int] = ()  # the caller's own guess at the answer, for the drafter "text"

@@ -64,6 +64,7 @@ class SamplingFields(Strict):
     stop: str | list[str] | None = None
     draft: str | list[str] | None = None
     draft_tree: int | None = None
+    cache_prompt: bool | None = None
 
 
 class OpenAIFields(SamplingFields):
@@ -84,7 +85,6 @@ class OpenAIFields(SamplingFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    cache_prompt: bool | None = None
     timings_per_token: bool | None = None
 
 
@@ -229,6 +229,7 @@ def sampling_options(body: SamplingFields, defaults: Mapping[str, Any]) -> Optio
         "stop": stop_strings("stop", body.stop),
         "draft": draft_names(body.draft),
         "draft_tree": body.draft_tree,
+        "cache_prompt": body.cache_prompt,
     }
     given = {name: value for name, value in options.items() if value is not None}
     return Options(**{**defaults, **given})  # type: ignore[typeddict-item]
