@@ -158,7 +158,6 @@ def test_rejection_sampling_draws_from_the_heads(base: Path, tmp_path: Path) -> 
             PROMPT, max_tokens=60, draft="mtp", draft_tree=3, accept="rejection", **SAMPLED
         )
     counts = answer.statistics.drafts["mtp"]
-    assert len(answer.tokens) == 60
     assert 0 < sum(counts.accepted) < sum(counts.drafted)
 
 

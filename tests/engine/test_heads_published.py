@@ -1,4 +1,4 @@
-"""Files of the package divine-mtp 0.1.0, made by that package: read, drafted with, exported anew."""
+"""Files of divine-mtp 0.1.0, made by that very package: read, drafted with, exported anew."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
@@ -15,7 +16,6 @@ from divine.gguf import open_gguf
 from divine.heads import HeadsDefinition, HeadWeights
 from divine.heads.reference import level
 from divine.heads.section import find_additions
-from divine.machine import cache_folder
 from tiny_models import tiny_llama
 
 WHEEL = "divine_mtp-0.1.0-py3-none-any.whl"
@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="the package needs torch")
     pytest.importorskip("gguf")
     folder = tmp_path_factory.mktemp("published")
-    wheels = cache_folder() / "oracles"
+    wheels = llama_cpp.folder().parent
     if not (wheels / WHEEL).exists():
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir"]
         command = [*pip, "-d", str(wheels), "divine-mtp==0.1.0"]
