@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from divine import __version__
@@ -43,6 +44,7 @@ def execute(arguments: list[str]) -> int:
         arguments = [*arguments[1:2], "--help"]
     try:
         _check_streams()
+        warnings.showwarning = _warn
         if arguments == ["--version"]:
             sys.stdout.write(f"divine {__version__}\n")
             sys.stdout.flush()
@@ -68,6 +70,12 @@ def execute(arguments: list[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         return _tell(error, arguments)
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """A warning as a line like others; those for programmers are not for whoever runs commands."""
+    if issubclass(category, RuntimeWarning | UserWarning):
+        complain(f"warning: {message}")
 
 
 def _check_streams() -> None:
