@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from divine import __version__
 from divine.cli import foreign
@@ -72,7 +72,14 @@ def execute(arguments: list[str]) -> int:
         return _tell(error, arguments)
 
 
-def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """A warning as a line like others; those for programmers are not for whoever runs commands."""
     if issubclass(category, RuntimeWarning | UserWarning):
         complain(f"warning: {message}")
