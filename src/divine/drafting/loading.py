@@ -112,6 +112,7 @@ def load_heads(
     heads that do not fit the base, UnsupportedError for what Divine cannot run.
     """
     definition = additions.definition()
+    additions.check_numbers()
     listed = additions.draft_vocab()
     if listed is not None:
         listed = np.union1d(listed, np.array(sorted(ends), np.int32)).astype(np.int32)
