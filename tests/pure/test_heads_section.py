@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divine.errors import CapacityError, FormatError, UnsupportedError, UsageError
+from divine.errors import CapacityError, DivineError, FormatError, UnsupportedError, UsageError
 from divine.gguf import TensorData, copy_metadata, open_gguf, typed, write_gguf
 from divine.heads import DRAFT_VOCAB, HeadsDefinition, base_fingerprint
 from divine.heads.card import write_card
@@ -206,6 +206,30 @@ def test_footers_that_lie(base: Path, tmp_path: Path) -> None:
     path.write_bytes(base.read_bytes() + bytes(64))
     with open_gguf(path) as file:
         assert find_additions(file) is None
+
+
+def test_hostile_sections_end_in_one_sentence(base: Path, tmp_path: Path) -> None:
+    """Bytes changed anywhere in a section that no checksum guards: a DivineError, or nothing."""
+    sidecar = pack(base, WEIGHTS, tmp_path / "heads.gguf", "sidecar")
+    data = sidecar.read_bytes()[: -FOOTER.size]
+    rng = np.random.default_rng(0)
+    path, faults = tmp_path / "hostile.gguf", []
+    for _ in range(400):
+        hostile = bytearray(data)
+        for at in rng.integers(0, 1900, rng.integers(1, 4)):  # keys and tensor table
+            hostile[at] = rng.choice([0, 1, 255, hostile[at] ^ 1, rng.integers(256)])
+        path.write_bytes(hostile)
+        try:
+            found = open_sidecar(path)
+            found.definition()
+            found.draft_vocab()
+            found.provenance()
+            found.check_numbers()
+            found.close()
+        except DivineError as error:
+            faults.append(str(error))
+    assert 100 < len(faults) < 400
+    assert not [fault for fault in faults if "\n" in fault]
 
 
 def test_a_plain_model_has_no_additions(base: Path) -> None:

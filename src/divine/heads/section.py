@@ -76,7 +76,7 @@ class Additions:
             for name, info in file.tensors.items()
             if name.startswith(TENSOR_PREFIX)
         }
-        first = shapes.get(tensor_name(0, "proj_up.weight"), (1,))
+        first = shapes.get(tensor_name(0, "proj_up.weight")) or (1,)
         definition = HeadsDefinition.from_keys(file.metadata, first[0], self.where)
         definition.check_shapes(shapes, self.where)
         return definition
@@ -85,7 +85,7 @@ class Additions:
         """What made the heads; empty if they do not say, or not in JSON."""
         try:
             value = json.loads(self.file.metadata.str(PROVENANCE_KEY, "{}"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 

@@ -52,7 +52,7 @@ class HeadWeights:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file, all or nothing; raises UsageError if it cannot be written."""
-        numpy_io = _safetensors()
+        library = _safetensors()
         path = Path(path)
         tensors = {name: np.ascontiguousarray(data) for name, data in self.tensors.items()}
         metadata = {
@@ -63,7 +63,7 @@ class HeadWeights:
             metadata[_FINGERPRINT] = self.fingerprint
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
-            numpy_io.save_file(tensors, temporary, metadata=metadata)
+            library.numpy.save_file(tensors, temporary, metadata=metadata)
             temporary.replace(path)
         except Exception as error:  # noqa: BLE001 - the library's errors have no useful base class
             reason = getattr(error, "strerror", None) or error
@@ -75,17 +75,17 @@ class HeadWeights:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HeadWeights:
         """Read a safetensors file; raises UsageError when there is none, FormatError for others."""
-        _safetensors()
-        from safetensors import deserialize, safe_open
-
+        library = _safetensors()
         path = Path(path)
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file")
         try:
-            with safe_open(path, framework="np") as file:
+            with library.safe_open(path, framework="np") as file:
                 metadata = file.metadata() or {}
             # By hand from the bytes: NumPy has no bfloat16, which training often uses.
-            tensors = {name: _plain(name, raw) for name, raw in deserialize(path.read_bytes())}
+            tensors = {
+                name: _plain(name, raw) for name, raw in library.deserialize(path.read_bytes())
+            }
         except DivineError as error:
             raise FormatError(f"{path}: {error}") from None
         except OSError as error:
@@ -160,7 +160,7 @@ def published_definition(shapes: Mapping[str, tuple[int, ...]], where: str) -> H
 def _json(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{where} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{where} is no JSON object")
@@ -168,10 +168,11 @@ def _json(text: str, where: str) -> dict[str, Any]:
 
 
 def _safetensors() -> Any:
+    """The library, which only those need who make heads."""
     try:
         import safetensors.numpy
     except ImportError:
         raise UsageError(
             "files of trained heads need the package safetensors: pip install 'divine-llm[heads]'"
         ) from None
-    return safetensors.numpy
+    return safetensors
