@@ -87,11 +87,11 @@ def load_draft_model(
     model = DraftModel(
         executable,
         program.context,
+        prior_of(program, file, executable.threads, listed=float(always.mean())),
         draft_max=draft_max,
         draft_min=draft_min,
         width=width,
         kv_type=kv_type,
-        prior=prior_of(program, file, executable.threads, listed=float(always.mean())),
         on_close=file.close,
     )
     if shared is None:
