@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
+from divine.api.additions import choose_additions, only_warned
 from divine.api.identity import state_identity
 from divine.api.model import Model
 from divine.backends import create_backend
@@ -24,10 +25,12 @@ from divine.drafting import (
     TextDrafter,
     load_draft_model,
     load_experience,
+    load_heads,
     prior_of,
 )
 from divine.errors import FormatError, UsageError
 from divine.gguf import GGUFFile, open_gguf
+from divine.heads.section import Additions
 from divine.machine import cache_folder, probe_cpu
 from divine.models import build_program
 from divine.program import Program
@@ -47,6 +50,7 @@ def load(
     draft_model: str | os.PathLike[str] | None = None,
     draft_max: int | None = None,
     draft_min: int | None = None,
+    heads: str | os.PathLike[str] | None = None,
     prefix_cache: str | os.PathLike[str] | None = None,
     prefix_cache_size: int | None = None,
     max_sequences: int = 16,
@@ -60,6 +64,8 @@ def load(
 
     `draft_model`: a second, smaller GGUF file that guesses what this one will say; `draft_max` and
     `draft_min`: the most tokens that it guesses at once (16), and how few are not worth a pass (0).
+    `heads`: where drafting heads are: "auto" (the default: in the file, or shipped for it), "none",
+    "required" (an error instead of a warning if there are none that can be used), or a file.
 
     `prefix_cache`: a folder for the states of prompts, so that a prompt which begins as an earlier
     one did need not be read again, after a restart neither; `prefix_cache_size`: its size in bytes
@@ -109,8 +115,10 @@ def load(
             "text": TextDrafter(),
             "ngram": NgramDrafter(),
         }
+        additions = choose_additions(file, heads)
+        smaller = None
         if draft_model is not None:  # before the large model: what is wrong with it is known sooner
-            drafters["model"] = load_draft_model(
+            smaller = load_draft_model(
                 draft_model,
                 tokenizer,
                 target_file=str(file.path),
@@ -119,10 +127,19 @@ def load(
                 kv_type=cast("KvType", kv_type),
                 **limits,
             )
-            opened.callback(drafters["model"].close)
+            opened.callback(smaller.close)
         executable = chosen.compile(program, file, threads=threads)
         opened.callback(executable.close)
-        controller, experience = _controller(file, program, executable, drafters, draft_model)
+        if additions is not None and additions.has_heads:
+            with only_warned(heads):
+                ends = tokenizer.end_ids
+                drafters["mtp"] = load_heads(additions, file, program, executable, ends)
+                opened.callback(drafters["mtp"].close)
+        if smaller is not None:  # after those that take less time
+            drafters["model"] = smaller
+        controller, experience = _controller(
+            file, program, executable, drafters, draft_model, additions
+        )
         opened.pop_all()
     return Model(
         file,
@@ -146,6 +163,7 @@ def _controller(
     executable: Executable,
     drafters: dict[str, Drafter],
     draft_model: str | os.PathLike[str] | None,
+    additions: Additions | None,
 ) -> tuple[Controller, Path]:
     """The controller, with what earlier processes have learned, and the file that keeps it."""
     identity = "\n".join(
@@ -153,6 +171,7 @@ def _controller(
             probe_cpu().name,
             f"{executable.level} {executable.threads}",
             "" if draft_model is None else Path(draft_model).name,
+            *(() if additions is None else additions.identity()),
             *(f"{name} {file.block_type(name)} {file.shape(name)}" for name in program.weights()),
         ]
     )

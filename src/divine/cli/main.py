@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, TextIO
 
 from divine import __version__
 from divine.cli import foreign
@@ -28,6 +29,7 @@ COMMANDS = {
     "chat": ("divine.cli.chat", "Talk with a model."),
     "serve": ("divine.cli.serve", "Serve a model over HTTP: OpenAI's API, metrics, a page."),
     "inspect": ("divine.cli.inspect", "Show what a model file holds; nothing in it is run."),
+    "export": ("divine.cli.export", "Pack drafting heads with a model, or take them out."),
     "pull": ("divine.cli.pull", "Fetch a model."),
     "list": ("divine.cli.list_models", "Show the models on this computer."),
     "rm": ("divine.cli.rm", "Delete a fetched model."),
@@ -44,6 +46,7 @@ def execute(arguments: list[str]) -> int:
         arguments = [*arguments[1:2], "--help"]
     try:
         _check_streams()
+        warnings.showwarning = _warn
         if arguments == ["--version"]:
             sys.stdout.write(f"divine {__version__}\n")
             sys.stdout.flush()
@@ -70,6 +73,19 @@ def execute(arguments: list[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         return _tell(error, arguments)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a line like others; those for programmers are not for whoever runs commands."""
+    if issubclass(category, RuntimeWarning | UserWarning):
+        complain(f"warning: {message}")
 
 
 def _check_streams() -> None:

@@ -63,6 +63,7 @@ def command(
     backend: options.BackendOption = "cpu",
     draft: options.Draft = None,
     draft_model: options.DraftModel = None,
+    heads: options.Heads = None,
     draft_max: options.DraftMax = None,
     draft_min: options.DraftMin = None,
     draft_text: options.DraftText = None,
@@ -109,7 +110,7 @@ def command(
         accept=accept,
         constraint=options.constraint(json_schema, json_schema_file, grammar, grammar_file),
     )
-    loading = options.draft_loading(draft_model, draft_max, draft_min)
+    loading = options.draft_loading(draft_model, draft_max, draft_min, heads)
     loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     prepare_output()
     import divine.api

@@ -77,6 +77,7 @@ def command(
     draft_model: options.DraftModel = None,
     draft_max: options.DraftMax = None,
     draft_min: options.DraftMin = None,
+    heads: options.Heads = None,
     prefix_cache: options.PrefixCache = None,
     prefix_cache_size: options.PrefixCacheSize = None,
     debug: options.Debug = False,
@@ -87,7 +88,7 @@ def command(
     each is the text that it would be alone. -c is the context of each of them.
     """
     path = options.select_model(model, model_option, hub)
-    loading = options.draft_loading(draft_model, draft_max, draft_min)
+    loading = options.draft_loading(draft_model, draft_max, draft_min, heads)
     loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     keys = [*(api_key or ()), *filter(None, [os.environ.get(KEY_VARIABLE)])]
     chosen = options.given(
