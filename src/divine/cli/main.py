@@ -31,6 +31,7 @@ COMMANDS = {
     "list": ("divine.cli.list_models", "Show the models on this computer."),
     "rm": ("divine.cli.rm", "Delete a fetched model."),
     "bench": ("divine.cli.bench", "Measure speed here, as a share of what the memory allows."),
+    "tune": ("divine.cli.tune", "Train what drafts for a model, on what it says itself."),
     "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
 }
 INTERRUPTED = 130

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from divine.cli.console import note
-from divine.store import pull
+from divine.store import Progress as Report
+from divine.store import pull, silent
 
 if TYPE_CHECKING:
     from divine.bench.prompts import BenchPrompt
+    from divine.tune.capture import Captured
+
+_TELL_EVERY = 30.0  # seconds between two lines where there is no terminal
 
 
-def pull_with_progress(name: str) -> Path:
-    """divine.store.pull with a bar; its errors pass through."""
+def pull_with_progress(name: str, fetch: Callable[[str, Report], Path] = pull) -> Path:
+    """divine.store.pull (or another that fetches) with a bar; its errors pass through."""
     if not sys.stderr.isatty():
-        return pull(name)
+        return fetch(name, silent)
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -48,7 +53,7 @@ def pull_with_progress(name: str) -> Path:
                 tasks[what] = bars.add_task(what, total=total or None)
             bars.update(tasks[what], completed=done, total=total or None)
 
-        return pull(name, show)
+        return fetch(name, show)
 
 
 @contextlib.contextmanager
@@ -89,3 +94,46 @@ def prompt_progress() -> Iterator[Callable[[int, int, BenchPrompt], None]]:
             bars.update(task, description=prompt.id, completed=done, total=total)
 
         yield show
+
+
+@contextlib.contextmanager
+def capture_progress() -> Iterator[Callable[[Captured], None]]:
+    """What to call with the state of a capture: a bar, or a line every half minute."""
+    began = time.perf_counter()
+    if not sys.stderr.isatty():
+        told = began
+
+        def tell(state: Captured) -> None:
+            nonlocal told
+            now = time.perf_counter()
+            if now - told >= _TELL_EVERY:
+                told = now
+                note(_capture_line(state, now - began))
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("reading prompts", total=None)
+
+        def show(state: Captured) -> None:
+            line = _capture_line(state, time.perf_counter() - began)
+            done, total = state.tokens, state.wanted
+            if total is None:
+                done, total = state.prompts, state.of
+            bars.update(task, description=line, completed=done, total=total)
+
+        yield show
+
+
+def _capture_line(state: Captured, seconds: float) -> str:
+    rate = state.run_tokens / seconds if seconds else 0.0
+    wanted = "" if state.wanted is None else f" of {state.wanted}"
+    return f"{state.tokens} tokens{wanted}, {state.answers} answers, {rate:.0f} tokens/s"

@@ -40,7 +40,8 @@ INDEX = np.dtype([
 SETTINGS = "capture.json"
 VERSION = 1
 SHARD_BYTES = 256 << 20
-SYNC_BYTES = 8 << 20  # between two moments at which everything is on the disk and indexed
+SYNC_BYTES = 8 << 20  # between two moments at which everything is on the disk and indexed,
+SYNC_ANSWERS = 64  # or so many answers
 MAX_STATE = 65504.0  # of float16
 
 
@@ -151,7 +152,7 @@ class AnswerWriter:
             self.numbers.add(answer.number)
             self.answer_tokens += count
             self._unsynced += nbytes
-            if self._unsynced >= SYNC_BYTES:
+            if self._unsynced >= SYNC_BYTES or len(self._pending) >= SYNC_ANSWERS:
                 self.sync()
         except OSError as error:
             raise self._full(error) from error
@@ -204,7 +205,9 @@ class AnswerWriter:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if any(self.folder.glob("*.index")):
-                raise FormatError(f"{self.folder} has answers and no {SETTINGS}; use another folder")
+                raise FormatError(
+                    f"{self.folder} has answers and no {SETTINGS}; use another folder"
+                )
             partial = path.with_suffix(".partial")
             partial.write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
             partial.replace(path)

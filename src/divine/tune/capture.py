@@ -282,7 +282,9 @@ def loops(tokens: Sequence[int]) -> bool:
     """The last tokens repeat: what comes is a loop, which lookups draft better than anything."""
     end = tokens[-_LOOP:]
     return any(
-        end[period:] == end[:-period] for period in range(1, _PERIOD + 1) if end[-1] == end[-1 - period]
+        end[period:] == end[:-period]
+        for period in range(1, _PERIOD + 1)
+        if end[-1] == end[-1 - period]
     )
 
 
