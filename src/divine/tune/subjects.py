@@ -1,4 +1,5 @@
-"""What the generated prompts are about: lists of words and phrases, by class of prompt. Only data."""
+# ruff: noqa: E501, RUF001
+"""What generated prompts are about: words and phrases, by class of prompt. Only data."""
 
 from __future__ import annotations
 

@@ -1,0 +1,93 @@
+"""Losses: cross-entropy over a draft vocabulary, through a frozen output matrix.
+
+As the matrix is not trained, the gradient of its inputs is known as soon as the logits are: both are
+computed piece by piece in the forward pass, and no more than a piece of logits ever lies in memory.
+Knows tensors; nothing of heads or data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Loss: TypeAlias = Literal["hard", "soft", "mixed"]
+LOSSES: tuple[Loss, ...] = ("hard", "soft", "mixed")
+HARD_SHARE: dict[Loss, float] = {"hard": 1.0, "soft": 0.0, "mixed": 0.5}
+_PIECE = 1 << 22  # logits at a time: they stay in the cache while they are worked on
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """sum_i weight_i * (log-sum-exp(W o_i + b) - target_i . (W o_i + b)); see cross_entropy()."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        outputs: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        weights: Tensor,
+        soft: Tensor | None,
+        soft_rows: Tensor | None,
+        hard: float,
+    ) -> Tensor:
+        total = torch.zeros((), dtype=torch.float32, device=outputs.device)
+        gradient = torch.empty_like(outputs)
+        piece = max(1, _PIECE // len(matrix))
+        for start in range(0, len(outputs), piece):
+            part = slice(start, start + piece)
+            logits = outputs[part] @ matrix.T
+            if bias is not None:
+                logits = logits + bias
+            logits, chosen = logits.float(), labels[part, None]
+            normalizer = torch.logsumexp(logits, dim=-1, keepdim=True)
+            expected = hard * logits.gather(1, chosen)
+            difference = torch.exp(logits - normalizer)
+            if soft is not None and soft_rows is not None:
+                target = soft.index_select(0, soft_rows[part]).float()
+                expected += (1 - hard) * (target * logits).sum(dim=-1, keepdim=True)
+                difference.add_(target, alpha=hard - 1)
+            difference.scatter_add_(1, chosen, torch.full_like(expected, -hard))
+            weight = weights[part, None]
+            total += (weight * (normalizer - expected)).sum()
+            gradient[part] = (weight * difference).to(outputs.dtype) @ matrix
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (gradient,) = ctx.saved_tensors
+        return (gradient * grads[0].to(gradient.dtype), *[None] * 7)
+
+
+def cross_entropy(
+    outputs: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    weights: Tensor,
+    *,
+    hard: float = 1.0,
+    soft: Tensor | None = None,
+    soft_rows: Tensor | None = None,
+) -> Tensor:
+    """The weighted sum of cross-entropies, float32 scalar; only `outputs` get a gradient.
+
+    outputs [n, d], matrix [s, d], bias [s] or None, labels int64 [n] in 0..s-1, weights [n].
+    hard       the share of the one-hot target; the rest is the base's own distribution
+    soft       [m, s] distributions, and soft_rows int64 [n]: which one belongs to each output
+    """
+    result: Tensor = _CrossEntropy.apply(
+        outputs, matrix, bias, labels, weights, soft, soft_rows, hard
+    )
+    return result
+
+
+def distributions(hidden: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """The base's own over the draft vocabulary, [m, s], of hidden states [m, d]."""
+    logits = hidden @ matrix.T
+    if bias is not None:
+        logits = logits + bias
+    return torch.softmax(logits.float(), dim=-1)
