@@ -49,9 +49,16 @@ int Executor::add_matrix(Format format, int out, int in) {
   return int(matrices_.size()) - 1;
 }
 
+int Executor::share_matrix(const Executor& other, int id) {
+  require(!finished_ && id >= 0 && id < int(other.matrices_.size()), "share_matrix: unknown matrix");
+  matrices_.push_back(other.matrices_[size_t(id)]);
+  return int(matrices_.size()) - 1;
+}
+
 void Executor::fill_matrix(int id, const uint8_t* raw) {
   require(!finished_ && id >= 0 && id < int(matrices_.size()), "fill_matrix: unknown matrix");
   const Matrix m = matrices_[id];
+  require(!m.filled, "fill_matrix: it has its weights");  // shared ones are another's
   uint8_t* data = arena_ + (m.data - arena_);
   const FormatInfo& fi = info(m.format);
   const size_t row_bytes = size_t(m.in / fi.block) * fi.block_bytes;
@@ -128,8 +135,27 @@ class Checker {
   void operator()(const EmbedOp& o) const {
     require(matrix(o.table).in == dim(o.out), "embed: width differs");
   }
+  void operator()(const GivenOp& o) const { dim(o.out); }
+  void operator()(const NormalizeOp& o) const {
+    require(dim(o.out) == dim(o.x), "normalize: width differs");
+    norm(o.norm, dim(o.x));
+    require(o.norm.eps >= 0.0f, "normalize: no norm");
+  }
+  void operator()(const ConcatOp& o) const {
+    long long width = 0;
+    for (const int x : o.xs) {
+      width += dim(x);
+      require(x != o.out, "concat: output must not be an input");
+    }
+    require(width == dim(o.out), "concat: width differs");
+  }
+  void operator()(const AddOp& o) const {
+    require(dim(o.out) == dim(o.x) && dim(o.out) == dim(o.y), "add: width differs");
+    if (o.weight >= 0) vector(o.weight, dim(o.out));
+  }
   void operator()(const LinearOp& o) const {
     require(!o.parts.empty(), "linear: no parts");
+    require(o.activation == Activate::None || o.residual < 0, "linear: residual and activation");
     norm(o.norm, dim(o.x));
     for (const PartSpec& p : o.parts) {
       product(p.matrix, o.x, dim(p.out), p.bias);
@@ -186,6 +212,9 @@ void Executor::finish(int vocabulary, int dim) {
     // What a pass returns of a tap is as wide as the model.
     if (const auto* tap = std::get_if<TapOp>(&ops_[i]))
       require(dim_of(tap->x) == dim, "tap: width differs from the model's");
+    if (const auto* g = std::get_if<GivenOp>(&ops_[i]))
+      require(dim_of(g->out) == dim, "given: width differs from the model's");
+    given_ = given_ || std::holds_alternative<GivenOp>(ops_[i]);
     if (const auto* h = std::get_if<HeadOp>(&ops_[i]))
       require(dim_of(h->x) == dim, "head: width differs from the model's");
     if (const auto* a = std::get_if<AttentionOp>(&ops_[i])) {
@@ -225,6 +254,12 @@ std::unique_ptr<State> Executor::new_state(int capacity, KvType type) const {
           "a q8_0 cache needs heads of a multiple of 32 values; this model's have " +
           std::to_string(dim) + ", for which f16 is allowed");
   return std::make_unique<State>(KvShape(type, layer_shapes_), capacity, max_rows_);
+}
+
+std::shared_ptr<const PackedRows> Executor::pack_rows(std::vector<int> ids) const {
+  require(finished_, "pack_rows: the program is not finished");
+  const auto& head = std::get<HeadOp>(ops_.back());
+  return std::make_shared<const PackedRows>(matrices_[size_t(head.matrix)], std::move(ids));
 }
 
 bool Executor::run(const PassInput& input, PassOutput& output, const std::function<bool()>& poll) {

@@ -13,20 +13,12 @@
 #include <vector>
 
 #include "kernels/table.h"
+#include "matrix.h"
 #include "shortlist.h"
 #include "state.h"
 #include "threads.h"
 
 namespace divine {
-
-struct Matrix {  // [out, in], interleaved
-  Format format = Format::F32;
-  int out = 0, in = 0, groups = 0;
-  size_t group_bytes = 0;
-  bool filled = false;
-  const uint8_t* data = nullptr;
-  bool quantized() const { return info(format).code_bits != 0; }
-};
 
 struct NormSpec {
   int weight = -1;    // vector number, or -1 for none
@@ -44,14 +36,31 @@ struct EmbedOp {
   int out, table;
   float scale;
 };
+struct GivenOp {  // the vectors of the rows, whatever their tokens
+  int out;
+};
 struct PartSpec {
   int out, matrix, bias;  // bias: vector number or -1
 };
+enum class Activate : int { None, Silu, Gelu };
 struct LinearOp {
   int x;
   NormSpec norm;
   std::vector<PartSpec> parts;
   int residual;  // value or -1
+  Activate activation = Activate::None;
+};
+struct NormalizeOp {
+  int out, x;
+  NormSpec norm;
+};
+struct ConcatOp {
+  int out;
+  std::vector<int> xs;
+};
+struct AddOp {  // out = weight * x + scale * y
+  int out, x, y, weight;  // weight: vector number or -1
+  float scale;
 };
 struct AttentionOp {
   int out, q, k, v, layer, heads, kv_heads, head_dim;
@@ -73,7 +82,8 @@ struct HeadOp {
   int x, matrix, bias;
   NormSpec norm;
 };
-using Op = std::variant<EmbedOp, LinearOp, AttentionOp, GatedMlpOp, TapOp, HeadOp>;
+using Op = std::variant<EmbedOp, GivenOp, LinearOp, NormalizeOp, ConcatOp, AddOp, AttentionOp,
+                        GatedMlpOp, TapOp, HeadOp>;
 
 struct PassInput {
   int rows = 0;
@@ -112,6 +122,8 @@ class Executor {
   // Gives a matrix its place, in order of use; fill_matrix() brings the weights, in any order.
   int add_matrix(Format format, int out, int in);
   void fill_matrix(int id, const uint8_t* raw);
+  // A matrix of another executor, used where it lies; that executor must outlive this one.
+  int share_matrix(const Executor& other, int id);
   int add_vector(const float* data, int n);
   int add_value(int dim);
   int add_rope(RopeSpec rope);
@@ -120,6 +132,8 @@ class Executor {
   void finish(int vocabulary, int dim);
 
   std::unique_ptr<State> new_state(int capacity, KvType type) const;
+  // Copies of the output matrix's rows of these tokens, side by side.
+  std::shared_ptr<const PackedRows> pack_rows(std::vector<int> ids) const;
   // Throws std::invalid_argument, std::overflow_error (a sequence is full). poll() is called now
   // and then on the calling thread; when it returns true, or after cancel(), the pass is given up
   // between two operations and run() returns false with the states as they were. A second thread
@@ -156,6 +170,7 @@ class Executor {
   std::vector<Op> ops_;
   std::vector<std::pair<int, int>> layer_shapes_;  // kv heads and head_dim by layer
   int vocabulary_ = 0, dim_ = 0, widest_ = 0, taps_ = 0;
+  bool given_ = false;  // its rows need vectors
   bool finished_ = false;
   uint8_t* buffers_ = nullptr;
   size_t buffer_bytes_ = 0;

@@ -155,6 +155,45 @@ bool Pass::step(const EmbedOp& op, int, int thread) {
   return false;
 }
 
+bool Pass::step(const GivenOp& op, int, int thread) {
+  const size_t dim = size_t(ex_.dim_);
+  return between(thread, in_->rows, ex_.dim_, [&](int r) {
+    std::memcpy(row(op.out, r), in_->vectors + size_t(r) * dim, sizeof(float) * dim);
+  });
+}
+
+bool Pass::step(const NormalizeOp& op, int, int thread) {
+  const int dim = ex_.values_[op.x].dim;
+  const float* weight = op.norm.weight >= 0 ? ex_.vectors_[op.norm.weight].data() : nullptr;
+  return between(thread, in_->rows, dim, [&](int r) {
+    k_.rms_norm(row(op.x, r), weight, op.norm.eps, dim, row(op.out, r));
+  });
+}
+
+bool Pass::step(const ConcatOp& op, int, int thread) {
+  return between(thread, in_->rows, ex_.values_[op.out].dim, [&](int r) {
+    float* to = row(op.out, r);
+    for (const int x : op.xs) {
+      const int dim = ex_.values_[x].dim;
+      std::memcpy(to, row(x, r), sizeof(float) * size_t(dim));
+      to += dim;
+    }
+  });
+}
+
+bool Pass::step(const AddOp& op, int, int thread) {
+  const int dim = ex_.values_[op.out].dim;
+  const float* weight = op.weight >= 0 ? ex_.vectors_[op.weight].data() : nullptr;
+  return between(thread, in_->rows, dim, [&](int r) {
+    const float *x = row(op.x, r), *y = row(op.y, r);
+    float* out = row(op.out, r);
+    for (int i = 0; i < dim; ++i) {
+      const float kept = weight != nullptr ? weight[i] * x[i] : x[i];
+      out[i] = kept + op.scale * y[i];
+    }
+  });
+}
+
 // Norms and quantizes the rows of x for the matrices that follow.
 bool Pass::inputs(int x, const NormSpec& norm, const Activations& a, int thread) {
   const int dim = ex_.values_[x].dim;

@@ -57,6 +57,13 @@ struct AttentionScratch {
   std::vector<const uint8_t*> tail;    // [kSplit] of one row off the chain
 };
 
+// A group of the head: of the output matrix, or of rows packed out of it.
+struct HeadGroup {
+  const Matrix* matrix;
+  int group;
+  uint32_t listed;  // bit i: output i counts
+};
+
 constexpr int kPartValues = 16;  // a query's part: maximum, sum, room, then the weighted values
 
 // How one attention operation divides its work in this pass.
@@ -102,7 +109,11 @@ class Pass {
   void end_phase(int thread) { threads_state_[size_t(thread)].unsettled = true; }
   bool step(int number, int thread);
   bool step(const EmbedOp& op, int number, int thread);
+  bool step(const GivenOp& op, int number, int thread);
   bool step(const LinearOp& op, int number, int thread);
+  bool step(const NormalizeOp& op, int number, int thread);
+  bool step(const ConcatOp& op, int number, int thread);
+  bool step(const AddOp& op, int number, int thread);
   bool step(const AttentionOp& op, int number, int thread);
   bool step(const GatedMlpOp& op, int number, int thread);
   bool step(const TapOp& op, int number, int thread);
@@ -137,8 +148,10 @@ class Pass {
   void prepare_head();
   bool head_inputs(const HeadOp& op, int thread);
   void head_chunks(const HeadOp& op, int thread);
-  int head_groups() const;  // groups of the output matrix to compute
-  int head_group(int i) const { return in_->shortlist ? in_->shortlist->groups[size_t(i)] : i; }
+  int head_groups() const;  // groups of outputs to compute
+  HeadGroup head_group(const Matrix& m, int i) const;
+  int head_id(int group, int lane) const;  // the token of an output
+  int head_best(int first, const float* v, int n) const;
   void finish_head();
 
   Executor& ex_;

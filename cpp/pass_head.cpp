@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <stdexcept>
 
 #include "math.h"
 #include "os.h"
@@ -40,7 +41,49 @@ int largest(const float* v, int n) {
 
 int Pass::head_groups() const {
   const Matrix& m = ex_.matrices_[std::get<HeadOp>(ex_.ops_.back()).matrix];
-  return in_->shortlist ? int(in_->shortlist->groups.size()) : m.groups;
+  const Shortlist* s = in_->shortlist;
+  if (s == nullptr) return m.groups;
+  return int(s->groups.size()) + (s->packed ? s->packed->matrix.groups : 0);
+}
+
+// Group number i of the head: packed rows come first.
+HeadGroup Pass::head_group(const Matrix& m, int i) const {
+  const Shortlist* s = in_->shortlist;
+  const Matrix* from = &m;
+  if (s != nullptr && s->packed) {
+    if (i >= s->packed->matrix.groups) {
+      i -= s->packed->matrix.groups;
+    } else {
+      from = &s->packed->matrix;
+      s = nullptr;
+    }
+  }
+  if (s != nullptr) return {from, s->groups[size_t(i)], s->listed[size_t(i)]};
+  const int count = std::min(kLanes, std::min(from->out, from == &m ? ex_.vocabulary_ : from->out) -
+                                         kLanes * i);
+  return {from, i, (1u << count) - 1};
+}
+
+int Pass::head_id(int i, int lane) const {
+  const Shortlist* s = in_->shortlist;
+  if (s == nullptr) return kLanes * i + lane;
+  if (s->packed) {
+    const auto at = size_t(kLanes * i + lane);
+    if (i < s->packed->matrix.groups)
+      return at < s->packed->ids.size() ? s->packed->ids[at] : ex_.vocabulary_;
+    i -= s->packed->matrix.groups;
+  }
+  return kLanes * s->groups[size_t(i)] + lane;
+}
+
+// Which of n outputs from group `first` on is the largest; of equal ones that of the lowest token.
+int Pass::head_best(int first, const float* v, int n) const {
+  int best = largest(v, n);
+  if (in_->shortlist == nullptr || !in_->shortlist->packed) return best;
+  const auto id = [&](int j) { return head_id(first + j / kLanes, j % kLanes); };
+  for (int j = best + 1; j < n; ++j)
+    if (v[j] == v[best] && id(j) < id(best)) best = j;
+  return best;
 }
 
 void Pass::prepare_head() {
@@ -57,6 +100,9 @@ void Pass::prepare_head() {
     for (const int r : *list)
       keep_[size_t(std::lower_bound(head_rows_.begin(), head_rows_.end(), r) -
                    head_rows_.begin())] = 1;
+  if (in_->shortlist && in_->shortlist->packed &&
+      in_->shortlist->packed->source != ex_.matrices_[op.matrix].data)
+    throw std::invalid_argument("a shortlist was packed from another output matrix");
   const size_t chunks = chunks_of(head_groups());
   chunk_max_.resize(rows * chunks);
   chunk_sum_.resize(rows * chunks);
@@ -65,7 +111,9 @@ void Pass::prepare_head() {
     kept_.resize(rows * size_t(ex_.vocabulary_));
   else
     std::vector<float>().swap(kept_);
-  if (in_->shortlist) std::fill(kept_.begin(), kept_.end(), kMinusInfinity);
+  // What no group brings is minus infinity; whoever wants the top few looks at listed ones only.
+  if (in_->shortlist && !in_->logits.empty())
+    std::fill(kept_.begin(), kept_.end(), kMinusInfinity);
   for (auto& outputs : outputs_)
     outputs.resize(
         std::max({outputs.size(), rows * kChunkOutputs, size_t(in_->rows) * kPairOutputs}));
@@ -116,27 +164,35 @@ void Pass::head_chunks(const HeadOp& op, int thread) {
   for (int c; (c = take(thread, chunks)) >= 0;) {
     const int begin = c * kChunkGroups, end = std::min(begin + kChunkGroups, groups);
     for (int i = begin; i < end; ++i) {
-      const int first = kLanes * head_group(i), count = std::min(kLanes, vocabulary - first);
-      const uint32_t listed =
-          in_->shortlist ? in_->shortlist->listed[size_t(i)] : (1u << count) - 1;
-      group_times_rows(m, head_group(i), head_input_.rows.data(), rows, [&](int r, const float* v) {
+      const HeadGroup g = head_group(m, i);
+      int ids[kLanes];
+      for (int j = 0; j < kLanes; ++j) ids[j] = head_id(i, j);
+      // The tokens follow one another, and no other group brings one of them.
+      const bool together = in_->shortlist == nullptr || !in_->shortlist->packed;
+      const int count = std::min(kLanes, vocabulary - ids[0]);
+      group_times_rows(*g.matrix, g.group, head_input_.rows.data(), rows,
+                       [&](int r, const float* v) {
         float* to = scratch + size_t(r) * kChunkOutputs + (i - begin) * kLanes;
         for (int j = 0; j < kLanes; ++j) {
-          const float y = bias != nullptr && j < count ? v[j] + bias[first + j] : v[j];
-          to[j] = listed >> j & 1 ? y : kMinusInfinity;
+          const bool listed = g.listed >> j & 1;
+          to[j] = !listed ? kMinusInfinity : bias != nullptr ? v[j] + bias[ids[j]] : v[j];
         }
-        if (keep_[size_t(r)])
-          std::memcpy(kept_.data() + size_t(r) * vocabulary + first, to,
-                      sizeof(float) * size_t(count));
+        if (!keep_[size_t(r)]) return;
+        float* kept = kept_.data() + size_t(r) * vocabulary;
+        if (together)
+          std::memcpy(kept + ids[0], to, sizeof(float) * size_t(count));
+        else
+          for (int j = 0; j < kLanes; ++j)
+            if (g.listed >> j & 1) kept[ids[j]] = to[j];
       });
     }
     const int outputs = (end - begin) * kLanes;
     for (int r = 0; r < rows; ++r) {
       const float* v = scratch + size_t(r) * kChunkOutputs;
-      const int best = largest(v, outputs);
+      const int best = head_best(begin, v, outputs);
       const float max = v[best] == v[best] ? v[best] : kMinusInfinity;
       const size_t at = size_t(r) * chunks + c;
-      chunk_best_[at] = kLanes * head_group(begin + best / kLanes) + best % kLanes;
+      chunk_best_[at] = head_id(begin + best / kLanes, best % kLanes);
       chunk_max_[at] = max;
       chunk_sum_[at] = k_.sum_exp(v, outputs, max);
     }
@@ -156,9 +212,11 @@ void Pass::finish_head() {
   };
   const auto summary = [&](size_t i) -> Summary {
     Summary s{chunk_best_[i * chunks], kMinusInfinity, 0.0f};
-    for (size_t c = 0; c < chunks; ++c)
-      if (chunk_max_[i * chunks + c] > s.logit)
-        s.logit = chunk_max_[i * chunks + c], s.id = chunk_best_[i * chunks + c];
+    for (size_t c = 0; c < chunks; ++c) {
+      const float logit = chunk_max_[i * chunks + c];
+      const int id = chunk_best_[i * chunks + c];
+      if (logit > s.logit || (logit == s.logit && id < s.id)) s.logit = logit, s.id = id;
+    }
     float sum = 0.0f;
     for (size_t c = 0; c < chunks; ++c)
       sum = sum + chunk_sum_[i * chunks + c] * k_.exp1(chunk_max_[i * chunks + c] - s.logit);

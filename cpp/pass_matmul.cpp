@@ -21,6 +21,8 @@ void put(float* to, const float* v, const float* bias, const float* residual) {
 
 void Pass::matrices(const LinearOp& op, const Activations& a, const std::vector<MatrixUnit>& units,
                     int thread) {
+  static constexpr float kOnes[kLanes] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const auto activate = op.activation == Activate::Gelu ? k_.gelu_mul : k_.silu_mul;
   for (int u; (u = take(thread, int(units.size()))) >= 0;) {
     const MatrixUnit& unit = units[u];
     const PartSpec& part = op.parts[unit.part];
@@ -29,8 +31,10 @@ void Pass::matrices(const LinearOp& op, const Activations& a, const std::vector<
     for (int g = unit.begin; g < unit.end; ++g) {
       const int at = kLanes * g;
       group_times_rows(m, g, a.rows.data(), in_->rows, [&](int r, const float* v) {
-        put(row(part.out, r) + at, v, bias != nullptr ? bias + at : nullptr,
+        float* to = row(part.out, r) + at;
+        put(to, v, bias != nullptr ? bias + at : nullptr,
             op.residual >= 0 ? row(op.residual, r) + at : nullptr);
+        if (op.activation != Activate::None) activate(to, kOnes, kLanes, to);
       });
     }
   }

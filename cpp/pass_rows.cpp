@@ -27,6 +27,8 @@ void Pass::place_rows() {
   const int n = in.rows;
   if (n < 1 || n > ex_.max_rows_)
     refuse("a pass has 1 to " + std::to_string(ex_.max_rows_) + " rows, not " + std::to_string(n));
+  if (ex_.given_ && in.vectors == nullptr)
+    refuse("the program needs a vector for each row, but rows have none");
   const int states = int(in.states.size());
   sequences_.assign(size_t(states), {});
   places_.assign(size_t(n), {});

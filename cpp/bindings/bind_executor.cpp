@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -218,14 +219,18 @@ void bind_executor(nb::module_& m) {
           },
           "position"_a, "The keys and values of one committed position (tests).");
 
+  nb::class_<PackedRows>(m, "PackedRows", "Copies of rows of an output matrix, side by side.")
+      .def("__len__", [](const PackedRows& p) { return p.ids.size(); });
+
   nb::class_<Shortlist>(m, "Shortlist", "Tokens to which the head of a pass is restricted.")
       .def(
           "__init__",
-          [](Shortlist* self, const Ints& ids, int vocabulary) {
+          [](Shortlist* self, const Ints& ids, int vocabulary,
+             std::shared_ptr<const PackedRows> packed) {
             check_aligned(ids);
-            new (self) Shortlist(ids.data(), ids.size(), vocabulary);
+            new (self) Shortlist(ids.data(), ids.size(), vocabulary, std::move(packed));
           },
-          "ids"_a.noconvert(), "vocabulary"_a)
+          "ids"_a.noconvert(), "vocabulary"_a, "packed"_a.none() = nb::none())
       .def("__len__", [](const Shortlist& s) { return s.ids.size(); })
       .def_prop_ro(
           "groups", [](const Shortlist& s) { return s.groups.size(); },
@@ -253,6 +258,21 @@ void bind_executor(nb::module_& m) {
           },
           "format"_a, "out"_a, "columns"_a, "raw"_a.noconvert() = nb::none(),
           "Gives a matrix its place; the weights may come later, by fill_matrix.")
+      .def(
+          "share_matrix",
+          [](Executor& ex, const Executor& other, int id) {
+            if (&ex == &other) throw std::invalid_argument("an executor has its own matrices");
+            return ex.share_matrix(other, id);
+          },
+          "other"_a, "matrix"_a, nb::keep_alive<1, 2>(),
+          "A matrix of another executor, used where it lies.")
+      .def(
+          "pack_rows",
+          [](const Executor& ex, const Ints& ids) {
+            check_aligned(ids);
+            return ex.pack_rows(std::vector<int>(ids.data(), ids.data() + ids.size()));
+          },
+          "ids"_a.noconvert(), "Copies of the output matrix's rows of these tokens.")
       .def(
           "fill_matrix",
           [](Executor& ex, int id, const Bytes& raw) {
@@ -288,17 +308,43 @@ void bind_executor(nb::module_& m) {
           },
           "out"_a, "table"_a, "scale"_a)
       .def(
+          "given", [](Executor& ex, int out) { ex.add_op(GivenOp{out}); }, "out"_a)
+      .def(
+          "normalize",
+          [](Executor& ex, int out, int x, const Norm& norm) {
+            ex.add_op(NormalizeOp{out, x, norm_spec(norm)});
+          },
+          "out"_a, "x"_a, "norm"_a.none())
+      .def(
+          "concat",
+          [](Executor& ex, int out, std::vector<int> xs) {
+            ex.add_op(ConcatOp{out, std::move(xs)});
+          },
+          "out"_a, "xs"_a)
+      .def(
+          "add",
+          [](Executor& ex, int out, int x, int y, int weight, float scale) {
+            ex.add_op(AddOp{out, x, y, weight, scale});
+          },
+          "out"_a, "x"_a, "y"_a, "weight"_a, "scale"_a)
+      .def(
           "linear",
           [](Executor& ex, int x, const std::vector<std::vector<int>>& parts, const Norm& norm,
-             int residual) {
+             int residual, const std::string& activation) {
             LinearOp op{x, norm_spec(norm), {}, residual};
+            if (activation == "silu")
+              op.activation = Activate::Silu;
+            else if (activation == "gelu")
+              op.activation = Activate::Gelu;
+            else if (!activation.empty())
+              throw std::invalid_argument("an activation is silu, gelu or none");
             for (const auto& p : parts) {
               if (p.size() != 3) throw std::invalid_argument("a part is (out, matrix, bias)");
               op.parts.push_back({p[0], p[1], p[2]});
             }
             ex.add_op(std::move(op));
           },
-          "x"_a, "parts"_a, "norm"_a.none(), "residual"_a)
+          "x"_a, "parts"_a, "norm"_a.none(), "residual"_a, "activation"_a = "")
       .def(
           "attention",
           [](Executor& ex, int out, int q, int k, int v, int layer, int heads, int kv_heads,

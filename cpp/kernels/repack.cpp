@@ -311,6 +311,48 @@ void repack_group(Format format, const uint8_t* const rows[kLanes], int in_dim, 
   }
 }
 
+namespace {
+
+// Lines of a unit behind its codes: one byte for each lane, and at the end two bytes.
+int half_lines(Format f) {
+  switch (f) {
+    case Format::MXFP4:
+      return 0;
+    case Format::Q4_1:
+    case Format::Q5_1:
+    case Format::Q4_K:
+    case Format::Q5_K:
+    case Format::Q2_K:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+// `lines` lines of 16 elements, one for each lane.
+void copy_lanes(const uint8_t* from, int from_lane, uint8_t* to, int to_lane, int lines, int size) {
+  for (int i = 0; i < lines; ++i)
+    std::memcpy(to + size_t(kLanes * i + to_lane) * size_t(size),
+                from + size_t(kLanes * i + from_lane) * size_t(size), size_t(size));
+}
+
+}  // namespace
+
+void copy_row(Format format, int in_dim, const uint8_t* from, int from_lane, uint8_t* to,
+              int to_lane) {
+  const FormatInfo& fi = info(format);
+  if (fi.code_bits == 0)
+    return copy_lanes(from, from_lane, to, to_lane, in_dim, fi.block_bytes);
+  const int unit = int(unit_bytes(format)), codes = codes32_bytes(fi.code_bits) * (fi.block / 32);
+  const int halves = half_lines(format), bytes = (unit - codes) / kLanes - 2 * halves;
+  for (int u = 0; u < in_dim / fi.block; ++u, from += unit, to += unit) {
+    copy_lanes(from, from_lane, to, to_lane, codes / (4 * kLanes), 4);
+    copy_lanes(from + codes, from_lane, to + codes, to_lane, bytes, 1);
+    const int at = codes + kLanes * bytes;
+    copy_lanes(from + at, from_lane, to + at, to_lane, halves, 2);
+  }
+}
+
 void dequantize_row(Format format, const uint8_t* group, int lane, int in_dim, float* out) {
   const FormatInfo& fi = info(format);
   if (fi.code_bits == 0) return dequantize_float(format, group, lane, in_dim, out);

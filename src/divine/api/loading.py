@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import cast
 
+from divine.api.additions import choose_additions, only_warned
 from divine.api.model import Model
 from divine.backends import create_backend
 from divine.backends.base import Executable, KvType
@@ -19,10 +20,12 @@ from divine.drafting import (
     TextDrafter,
     load_draft_model,
     load_experience,
+    load_heads,
     prior_of,
 )
 from divine.errors import FormatError, UsageError
 from divine.gguf import GGUFFile, open_gguf
+from divine.heads.section import Additions
 from divine.machine import cache_folder, probe_cpu
 from divine.models import build_program
 from divine.program import Program
@@ -42,6 +45,7 @@ def load(
     draft_model: str | os.PathLike[str] | None = None,
     draft_max: int | None = None,
     draft_min: int | None = None,
+    heads: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Load a GGUF file.
 
@@ -51,6 +55,8 @@ def load(
 
     `draft_model`: a second, smaller GGUF file that guesses what this one will say; `draft_max` and
     `draft_min`: the most tokens that it guesses at once (16), and how few are not worth a pass (0).
+    `heads`: where drafting heads are: "auto" (the default: in the file, or shipped for it), "none",
+    "required" (an error instead of a warning if there are none that can be used), or a file.
 
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
     for arguments out of range, CapacityError if the memory does not suffice.
@@ -77,6 +83,11 @@ def load(
         defaults = _file_defaults(file)
         executable = chosen.compile(program, file, threads=threads)
         drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
+        additions = choose_additions(file, heads)
+        if additions is not None and additions.has_heads:
+            ends = tokenizer.end_ids
+            with only_warned(heads):
+                drafters["mtp"] = load_heads(additions, file, program, executable, ends)
         if draft_model is not None:
             drafters["model"] = load_draft_model(
                 draft_model,
@@ -87,7 +98,9 @@ def load(
                 kv_type=cast("KvType", kv_type),
                 **limits,
             )
-        controller, experience = _controller(file, program, executable, drafters, draft_model)
+        controller, experience = _controller(
+            file, program, executable, drafters, draft_model, additions
+        )
     except BaseException:
         file.close()
         raise
@@ -110,6 +123,7 @@ def _controller(
     executable: Executable,
     drafters: dict[str, Drafter],
     draft_model: str | os.PathLike[str] | None,
+    additions: Additions | None,
 ) -> tuple[Controller, Path]:
     """The controller, with what earlier processes have learned, and the file that keeps it."""
     identity = "\n".join(
@@ -117,6 +131,7 @@ def _controller(
             probe_cpu().name,
             f"{executable.level} {executable.threads}",
             "" if draft_model is None else Path(draft_model).name,
+            *(() if additions is None else additions.identity()),
             *(f"{name} {file.block_type(name)} {file.shape(name)}" for name in program.weights()),
         ]
     )

@@ -120,6 +120,11 @@ def _choose_drafters(
 
 
 def _unknown_drafter(name: object, drafters: Iterable[str]) -> str:
+    if name == "mtp":
+        return (
+            'draft "mtp" needs drafting heads: give a file that has them, or heads when the model '
+            "is loaded"
+        )
     if name == "model":
         return 'draft "model" needs a draft model: give its file when the model is loaded'
     known = ", ".join(n for n in drafters if ":" not in n)

@@ -36,7 +36,8 @@ class Rows:
     tokens     int32 [n]        token ids; ignored for rows that take a vector
     parents    int32 [n]        index of an earlier row of the same sequence, or COMMITTED
     sequences  int32 [n]        index into the states given to run()
-    vectors    float32 [n, dim] input vectors, used where takes_vector is set; or None
+    vectors    float32 [n, dim] input vectors, used where takes_vector is set and by programs whose
+               rows have a token and a vector (Given); or None
     takes_vector  bool [n]      or None for none
     """
 
@@ -160,10 +161,24 @@ class Executable(Protocol):
     def new_state(self, capacity: int, kv_type: KvType = "f16") -> State:
         """An empty state for one sequence."""
 
-    def new_shortlist(self, ids: NDArray[np.int32]) -> Shortlist:
+    def extend(self, program: Program, weights: WeightSource, *, max_rows: int) -> Executable:
+        """A further program on this one's weights; must be closed before it.
+
+        Matrices that this executable has are shared, the others come from `weights`.
+        """
+
+    def new_shortlist(self, ids: NDArray[np.int32], packed: Shortlist | None = None) -> Shortlist:
         """A draft vocabulary for Want: ids int32 [n] ascend within the vocabulary.
 
-        Raises ValueError for ids that do not, and for none.
+        `packed`: a shortlist from pack_shortlist() whose tokens are all among the ids; its copy is
+        read for them. Raises ValueError for ids that do not ascend, and for none.
+        """
+
+    def pack_shortlist(self, ids: NDArray[np.int32]) -> Shortlist:
+        """A draft vocabulary with a copy of its rows of the output matrix, close together.
+
+        For those that many passes use: rows that lie scattered cost their neighbours too. It may be
+        used with this executable and those that extend it.
         """
 
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:

@@ -61,6 +61,7 @@ def speculate(
     settings: Settings,
     *,
     draft_model: Path | None = None,
+    heads: str | Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def speculate(
     raise, UsageError for prompt files and settings, before anything is measured if possible.
     """
     prompts = load_prompts(prompt_files)
-    with load(target, threads=threads, draft_model=draft_model) as model:
+    with load(target, threads=threads, draft_model=draft_model, heads=heads) as model:
         choices = _choices(model, prompts, settings)
         _check(model, prompts, choices, settings)
         pairs = _measure(model, prompts, choices, settings, progress)

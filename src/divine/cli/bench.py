@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,7 @@ def command(
         ),
     ] = None,
     draft_model: options.DraftModel = None,
+    heads: options.Heads = None,
     draft: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,11 +102,13 @@ def command(
         from divine.bench import Settings
 
         settings = Settings(**chosen)
-        _speculation(path, files, settings, options.draft_model(draft_model), threads, json, plot)
+        loading = options.draft_loading(draft_model, None, None, heads)
+        _speculation(path, files, settings, {**loading, "threads": threads}, json, plot)
         return
     _check_unused(
         more_prompts=more_prompts,
         draft_model=draft_model,
+        heads=heads,
         draft=draft,
         draft_tree=draft_tree,
         max_tokens=max_tokens,
@@ -140,8 +144,7 @@ def _speculation(
     path: Path,
     files: list[Path],
     settings: Settings,
-    draft_model: Path | None,
-    threads: int | None,
+    loading: Mapping[str, Any],
     json: str | None,
     plot: str | None,
 ) -> None:
@@ -155,9 +158,7 @@ def _speculation(
     if plot is not None:
         bench.check_plot()
     with prompt_progress() as progress:
-        result = bench.speculate(
-            path, files, settings, draft_model=draft_model, threads=threads, progress=progress
-        )
+        result = bench.speculate(path, files, settings, progress=progress, **loading)
     if json != "-":
         show_speculation(result)
     _deliver(result, json)

@@ -40,6 +40,7 @@ def command(
     backend: options.BackendOption = "cpu",
     draft: options.Draft = None,
     draft_model: options.DraftModel = None,
+    heads: options.Heads = None,
     draft_max: options.DraftMax = None,
     draft_min: options.DraftMin = None,
     draft_text: options.DraftText = None,
@@ -67,7 +68,7 @@ def command(
         draft_tree=draft_tree,
         accept=accept,
     )
-    drafting = options.draft_loading(draft_model, draft_max, draft_min)
+    drafting = options.draft_loading(draft_model, draft_max, draft_min, heads)
     prepare_output()
     from pathlib import Path
 

@@ -21,6 +21,7 @@ _ELEMENTS = 8  # shown of an array
 _WIDTH = 100  # characters shown of a string where no terminal is narrower
 _TEMPLATE = "tokenizer.chat_template"
 _EMBEDDING = "token_embd.weight"
+_PACKAGING, _OWN = "divine.packaging", "divine."
 
 
 def command(
@@ -55,6 +56,7 @@ def _bytes_per_token(metadata: Metadata, tensors: Sequence[TensorInfo]) -> int:
     nbytes = {
         tensor.name: tensor.nbytes * used // experts if "_exps." in tensor.name else tensor.nbytes
         for tensor in tensors
+        if not tensor.name.startswith(_OWN)
     }
     rows = next((one.shape[0] for one in tensors if one.name == _EMBEDDING and one.shape), 1)
     return bytes_per_token(nbytes, rows)
@@ -79,6 +81,7 @@ def _weights(tensor: TensorInfo) -> int:
 def _document(file: GGUFFile, with_tensors: bool) -> dict[str, Any]:
     tensors = list(file.tensors.values())
     document: dict[str, Any] = {
+        "additions": _additions(file),
         "files": [{"path": str(p), "bytes": p.stat().st_size} for p in file.paths],
         "version": file.version,
         "weights": sum(map(_weights, tensors)),
@@ -100,6 +103,46 @@ def _document(file: GGUFFile, with_tensors: bool) -> dict[str, Any]:
             for tensor in tensors
         ]
     return document
+
+
+def _additions(file: GGUFFile) -> dict[str, Any] | None:
+    """What Divine has added to the model, or what is wrong with it; None if there is nothing."""
+    from divine.errors import DivineError
+    from divine.heads.section import find_additions, open_sidecar
+
+    try:
+        alone = file.metadata.get(_PACKAGING) == "sidecar"
+        additions = open_sidecar(file.path) if alone else find_additions(file)
+        if additions is None:
+            return None
+        try:
+            own = {n: info for n, info in additions.file.tensors.items() if n.startswith(_OWN)}
+            return {
+                "packaging": additions.packaging,
+                "made_for": additions.fingerprint,
+                "bytes": additions.nbytes,
+                "heads": additions.definition().to_dict() if additions.has_heads else None,
+                "tensors": {name: [info.block_type, *info.shape] for name, info in own.items()},
+                "provenance": additions.provenance(),
+            }
+        finally:
+            additions.close()
+    except DivineError as error:
+        return {"error": str(error)}
+
+
+def _show_additions(found: dict[str, Any], with_tensors: bool) -> None:
+    if "error" in found:
+        write(f"\ndrafting heads: {printable(found['error'])}\n")
+        return
+    write(f"\nadditions of Divine: {found['packaging']}, {gigabytes(found['bytes'])}")
+    write(f", for the base {found['made_for']}\n" if found["made_for"] else "\n")
+    for name, value in (found["heads"] or {}).items():
+        write(f"  {name:17} {value}\n")
+    for name, value in found["provenance"].items():
+        write(f"  {printable(str(name)):17} {printable(str(value))[:_WIDTH]}\n")
+    for name, (kind, *shape) in found["tensors"].items() if with_tensors else ():
+        write(f"  {printable(name):40} {kind:8} {' x '.join(map(str, shape))}\n")
 
 
 def _value(metadata: Metadata, key: str) -> Any:
@@ -134,6 +177,9 @@ def _show(file: GGUFFile, with_tensors: bool) -> None:
         if key != _TEMPLATE:
             room = min(_WIDTH, columns_left(width + 2) or _WIDTH)
             write(f"{printable(key):{width}}  {_text(file.metadata, key, room)}\n")
+    additions = _additions(file)
+    if additions is not None:
+        _show_additions(additions, with_tensors)
     template = file.metadata.get(_TEMPLATE)
     if isinstance(template, str):
         lines = "\n".join("  " + printable(line) for line in template.splitlines())

@@ -27,6 +27,7 @@ COMMANDS = {
     "run": ("divine.cli.run", "Answer one prompt."),
     "chat": ("divine.cli.chat", "Talk with a model."),
     "inspect": ("divine.cli.inspect", "Show what a model file holds; nothing in it is run."),
+    "export": ("divine.cli.export", "Pack drafting heads with a model, or take them out."),
     "pull": ("divine.cli.pull", "Fetch a model."),
     "list": ("divine.cli.list_models", "Show the models on this computer."),
     "rm": ("divine.cli.rm", "Delete a fetched model."),

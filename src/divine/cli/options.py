@@ -127,7 +127,7 @@ Draft: TypeAlias = Annotated[
     typer.Option(
         "--draft",
         metavar="LIST",
-        help="Who guesses ahead: none, auto, synthetic:P, or some of ngram,text,model; auto is "
+        help="Who guesses ahead: none, auto, synthetic:P, or some of ngram,text,mtp,model; auto is "
         "all that are there. Changes the speed, never the text.",
     ),
 ]
@@ -147,6 +147,14 @@ DraftMin: TypeAlias = Annotated[
         "--draft-n-min",
         metavar="N",
         help="Fewer tokens of the draft model are not worth a pass; 0.",
+    ),
+]
+Heads: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--heads",
+        metavar="FILE|none|required",
+        help="Drafting heads: a file that has them; without, those in the model's own file.",
     ),
 ]
 DraftText: TypeAlias = Annotated[
@@ -248,12 +256,17 @@ def draft_model(name: str | None) -> Path | None:
     return None if name is None else resolve(name)
 
 
-def draft_loading(model: str | None, most: int | None, least: int | None) -> dict[str, Any]:
-    """What load() needs for -md, --draft-max and --draft-min. Raises UsageError, DownloadError."""
+def draft_loading(
+    model: str | None, most: int | None, least: int | None, heads: str | None = None
+) -> dict[str, Any]:
+    """What load() needs for -md, --draft-max, --draft-min and --heads.
+
+    Raises UsageError, DownloadError.
+    """
     for name, value in (("--draft-max", most), ("--draft-min", least)):
         if value is not None and model is None:
             raise UsageError(f"{name} is for a draft model; give one with -md")
-    return given(draft_model=draft_model(model), draft_max=most, draft_min=least)
+    return given(draft_model=draft_model(model), draft_max=most, draft_min=least, heads=heads)
 
 
 def draft_text(file: str | None) -> str | None:

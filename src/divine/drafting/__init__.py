@@ -8,7 +8,8 @@ from divine.drafting.costs import CostTable, prior_costs
 from divine.drafting.counts import DepthCounts, DraftCounts
 from divine.drafting.experience import load_experience, save_experience
 from divine.drafting.guess import TextDrafter
-from divine.drafting.loading import load_draft_model, prior_of
+from divine.drafting.heads import HeadsDrafter
+from divine.drafting.loading import load_draft_model, load_heads, prior_of
 from divine.drafting.ngram import NgramDrafter
 from divine.drafting.sequence import SequenceDraft
 from divine.drafting.synthetic import SyntheticDrafter
@@ -26,6 +27,7 @@ __all__ = [
     "DraftTask",
     "DraftTree",
     "Drafter",
+    "HeadsDrafter",
     "NgramDrafter",
     "SequenceDraft",
     "SyntheticDrafter",
@@ -34,6 +36,7 @@ __all__ = [
     "draw",
     "load_draft_model",
     "load_experience",
+    "load_heads",
     "merge",
     "prior_costs",
     "prior_of",

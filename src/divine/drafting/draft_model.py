@@ -82,10 +82,13 @@ class DraftModel:
 class DraftVocabulary:
     """The draft vocabulary of one sequence: what is always in it, and what its text has used."""
 
-    def __init__(self, executable: Executable, always: NDArray[np.bool_]) -> None:
-        """`always` bool [vocabulary]; shared, never changed here."""
+    def __init__(
+        self, executable: Executable, always: NDArray[np.bool_], packed: Shortlist | None = None
+    ) -> None:
+        """`always` bool [vocabulary]; shared, never changed here. `packed`: just those tokens."""
         self._executable = executable
         self._listed = always
+        self._packed = packed
         self._met = 0  # tokens of the text that have been looked at
         self._shortlist: Shortlist | None = None
         self._whole = len(always) == executable.vocabulary and bool(always.all())
@@ -101,7 +104,7 @@ class DraftVocabulary:
             self._listed = self._listed.copy()
             self._listed[news] = True
             ids = np.flatnonzero(self._listed).astype(np.int32)
-            self._shortlist = self._executable.new_shortlist(ids)
+            self._shortlist = self._executable.new_shortlist(ids, self._packed)
         return self._shortlist
 
 

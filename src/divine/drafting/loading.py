@@ -1,4 +1,4 @@
-"""Opening a draft model: its file, its executable, and whether its vocabulary is the target's.
+"""Opening what drafters need: a draft model's file and executable, or drafting heads.
 
 Decides between drafting token by token and through text, and which tokens are always in the draft
 vocabulary. Knows files and tokenizers; the drafters know neither.
@@ -13,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.backends import create_backend
-from divine.backends.base import KvType, WeightSource
+from divine.backends.base import Executable, KvType, WeightSource
 from divine.drafting.bridge import check_bridge
 from divine.drafting.bridged import BridgedDrafter
 from divine.drafting.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
 from divine.drafting.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
-from divine.errors import FormatError, UsageError
-from divine.gguf import open_gguf
+from divine.drafting.heads import HeadsDrafter
+from divine.errors import FormatError, UnsupportedError, UsageError
+from divine.gguf import GGUFFile, open_gguf
+from divine.heads.levels import Levels
+from divine.heads.program import base_ends
+from divine.heads.section import Additions
 from divine.models import build_program
 from divine.program import Embed, Head, Program
 from divine.sampling import check_integer
@@ -93,6 +97,39 @@ def load_draft_model(
     if shared is None:
         return BridgedDrafter(model, always, target, tokenizer)
     return ModelDrafter(model, always, target.end_ids)
+
+
+def load_heads(
+    additions: Additions,
+    base: GGUFFile,
+    program: Program,
+    executable: Executable,
+    ends: frozenset[int] = frozenset(),
+) -> HeadsDrafter:
+    """A drafter with the heads among a base's additions; closes them when it is closed.
+
+    `executable`: of the base's program. `ends`: tokens that end an answer. Raises FormatError for
+    heads that do not fit the base, UnsupportedError for what Divine cannot run.
+    """
+    definition = additions.definition()
+    listed = additions.draft_vocab()
+    if listed is not None:
+        listed = np.union1d(listed, np.array(sorted(ends), np.int32)).astype(np.int32)
+    try:
+        levels = Levels(definition, additions.file, program, executable, base, listed)
+    except (FormatError, UnsupportedError) as error:
+        raise type(error)(f"{additions.where}: {error}") from None
+    always = np.ones(program.vocabulary, np.bool_)
+    if listed is not None:
+        always[:] = False
+        always[listed] = True
+    matrix = base_ends(program)[1].weight
+    head_share = float(always.mean())
+    products = definition.parameters / definition.sets
+    products += head_share * math.prod(base.shape(matrix))
+    nbytes = additions.nbytes / definition.sets + head_share * len(base.raw(matrix))
+    prior = prior_costs(nbytes, products, mac_s=MULTIPLY_ADDS_PER_CORE * executable.threads)
+    return HeadsDrafter(levels, always, prior, ends=ends, on_close=additions.close)
 
 
 def prior_of(

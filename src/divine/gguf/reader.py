@@ -26,6 +26,7 @@ from divine.gguf import keys
 from divine.gguf.header import Header, RawTensor, parse_header, quote
 from divine.gguf.metadata import Metadata
 
+_GRANULARITY = mmap.ALLOCATIONGRANULARITY
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
@@ -86,11 +87,7 @@ class GGUFFile:
     def release(self, name: str) -> None:
         """Give the memory of the tensor's whole pages back; they can still be read again."""
         info = self._info(name)
-        mapping = self._shards[info.shard].readable()
-        start = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (info.offset + info.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > start and hasattr(mmap, "MADV_DONTNEED"):
-            mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
+        self._shards[info.shard].release(info.offset, info.nbytes)
 
     def close(self) -> None:
         """Close the file; views from raw() stay valid."""
@@ -115,8 +112,10 @@ class GGUFFile:
         return info
 
 
-def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+def open_gguf(path: str | os.PathLike[str], section: tuple[int, int] | None = None) -> GGUFFile:
     """Open a GGUF file (version 2 or 3); of a split one, any shard opens all of them.
+
+    `section`: (start, bytes) of a GGUF file that lies inside of another; offsets count from there.
 
     Takes time and memory for the header only. Raises UsageError when the path cannot be opened,
     FormatError when the file is damaged, incomplete or something else, UnsupportedError for
@@ -124,7 +123,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """
     shards: list[_Shard] = []
     try:
-        shards.append(_Shard(Path(path)))
+        shards.append(_Shard(Path(path), section))
         if shards[0].split_count > 1:
             given = shards.pop()
             try:
@@ -143,11 +142,15 @@ class _Shard:
 
     header: Header
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, section: tuple[int, int] | None = None) -> None:
         self.path = path
-        self._mapping: mmap.mmap | None = _map(path)
+        self._mapping: mmap.mmap | None = _map(path, section)
+        # A mapping begins at a page, a section anywhere.
+        self._begin = section[0] // _GRANULARITY * _GRANULARITY if section else 0
+        self._skip = section[0] - self._begin if section else 0
         try:
-            self.header = parse_header(self._mapping, len(self._mapping), str(path))
+            size = len(self._mapping) - self._skip
+            self.header = parse_header(self.readable(), size, str(path))
             self.metadata = Metadata(str(path), self.header.entries, self.readable)
             self.split_count = self.metadata.int(keys.SPLIT_COUNT, 1, minimum=0, maximum=99_999)
             self.split_number = self.metadata.int(keys.SPLIT_NUMBER, 0, minimum=0)
@@ -156,17 +159,25 @@ class _Shard:
             self.close()
             raise
 
-    def readable(self) -> mmap.mmap:
-        """The mapping, after checking that all of it can still be read."""
-        if self._mapping is None:
+    def readable(self) -> mmap.mmap | memoryview:
+        """The file's bytes, after checking that all of them can still be read."""
+        mapping = self._mapping
+        if mapping is None:
             raise ValueError(f"{self.path} was closed")
-        size = self._mapping.size()
-        if size < len(self._mapping):
+        size, needed = mapping.size(), self._begin + len(mapping)
+        if size < needed:
             raise FormatError(
-                f"{self.path}: the file was cut from {len(self._mapping)} to {size} bytes while "
-                "it was open"
+                f"{self.path}: the file was cut from {needed} to {size} bytes while it was open"
             )
-        return self._mapping
+        return memoryview(mapping)[self._skip :] if self._skip else mapping
+
+    def release(self, offset: int, nbytes: int) -> None:
+        """Give the memory of the whole pages of these bytes back."""
+        self.readable()
+        start = -(-(offset + self._skip) // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (offset + self._skip + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start and self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
 
     def close(self) -> None:
         if self._mapping is not None:
@@ -176,7 +187,7 @@ class _Shard:
             self._mapping = None
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path, section: tuple[int, int] | None) -> mmap.mmap:
     try:
         # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         handle = os.open(
@@ -197,7 +208,15 @@ def _map(path: Path) -> mmap.mmap:
             raise FormatError(f"{path} is not a regular file; a GGUF file must be one")
         if not status.st_size:
             raise FormatError(f"{path} is empty, not a GGUF file")
-        return mmap.mmap(handle, status.st_size, access=mmap.ACCESS_READ)
+        begin, end = 0, status.st_size
+        if section is not None:
+            begin, end = section[0] // _GRANULARITY * _GRANULARITY, section[0] + section[1]
+            if not section[0] < end <= status.st_size:
+                raise FormatError(
+                    f"{path}: bytes {section[0]} to {end} were asked for; the file has "
+                    f"{status.st_size}"
+                )
+        return mmap.mmap(handle, end - begin, access=mmap.ACCESS_READ, offset=begin)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     finally:

@@ -132,7 +132,7 @@ def read_strings(buffer: Any, start: int, count: int) -> tuple[list[bytes], int]
     for _ in range(count):
         begin = start + 8
         start = begin + U64.unpack_from(buffer, start)[0]
-        raws.append(buffer[begin:start])
+        raws.append(bytes(buffer[begin:start]))
     return raws, start
 
 

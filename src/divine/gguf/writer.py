@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,13 @@ class TensorData:
     block_type: str  # ggml name
     shape: tuple[int, ...]  # NumPy order: [out, in] for matrices
     data: NDArray[Any] | Callable[[], NDArray[Any]]
+
+
+class Writable(Protocol):
+    """What bytes can be written to."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take all of these bytes."""
 
 
 TensorLike: TypeAlias = TensorData | NDArray[Any]
@@ -57,21 +64,23 @@ def write_gguf(
     *,
     alignment: int | None = None,
     version: int = 3,
+    tail: Callable[[BinaryIO], None] = lambda file: None,
 ) -> None:
     """Write a GGUF file; keys and tensors keep their order.
 
     Plain metadata values get the usual type (values.infer); a NumPy array as tensor is written by
     value in its own type. `alignment` is that of the tensors (None: as the metadata say, else 32)
-    and is recorded in the metadata when it is not 32. An existing file is replaced at the end.
+    and is recorded in the metadata when it is not 32. `tail` writes what comes after the tensors.
+    An existing file is replaced at the end.
     Raises UsageError for what cannot be written, CapacityError when the disk is full.
     """
-    if version not in (2, 3):
-        raise UsageError(f"GGUF version {version} cannot be written; allowed are 2 and 3")
-    entries = {key: infer(value) for key, value in metadata.items()}
-    alignment = _settle_alignment(entries, alignment)
-    items = {name: _as_tensor(name, tensor) for name, tensor in tensors.items()}
-    header = _header(version, entries, items, alignment)
-    _replace_file(Path(path), lambda file: _write_all(file, header, items, alignment))
+    write = _writer(metadata, tensors, alignment, version)
+
+    def write_and_tail(file: BinaryIO) -> None:
+        write(file)
+        tail(file)
+
+    _replace_file(Path(path), write_and_tail)
 
 
 def copy_metadata(file: GGUFFile) -> dict[str, Typed]:
@@ -89,6 +98,29 @@ def copy_tensors(file: GGUFFile) -> dict[str, TensorData]:
         info.name: TensorData(info.block_type, info.shape, reader(info.name))
         for info in file.tensors.values()
     }
+
+
+def stream_gguf(
+    file: Writable, metadata: Mapping[str, MetaValue], tensors: Mapping[str, TensorLike]
+) -> None:
+    """Write a GGUF file (version 3) into an open one, wherever that stands; as write_gguf()."""
+    _writer(metadata, tensors, None, 3)(file)
+
+
+def _writer(
+    metadata: Mapping[str, MetaValue],
+    tensors: Mapping[str, TensorLike],
+    alignment: int | None,
+    version: int,
+) -> Callable[[Writable], None]:
+    """What writes the file, after everything but the tensors' data has been checked."""
+    if version not in (2, 3):
+        raise UsageError(f"GGUF version {version} cannot be written; allowed are 2 and 3")
+    entries = {key: infer(value) for key, value in metadata.items()}
+    settled = _settle_alignment(entries, alignment)
+    items = {name: _as_tensor(name, tensor) for name, tensor in tensors.items()}
+    header = _header(version, entries, items, settled)
+    return lambda file: _write_all(file, header, items, settled)
 
 
 def _settle_alignment(entries: dict[str, Typed], alignment: int | None) -> int:
@@ -173,7 +205,7 @@ def _padded(nbytes: int, alignment: int) -> int:
 
 
 def _write_all(
-    file: BinaryIO, header: bytes, items: Mapping[str, TensorData], alignment: int
+    file: Writable, header: bytes, items: Mapping[str, TensorData], alignment: int
 ) -> None:
     file.write(header)
     for name, tensor in items.items():

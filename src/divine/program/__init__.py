@@ -2,12 +2,16 @@
 
 from divine.program.ops import (
     Activation,
+    Add,
     Attention,
+    Concat,
     Embed,
     GatedMlp,
+    Given,
     Head,
     Linear,
     Norm,
+    Normalize,
     Op,
     Part,
     Rope,
@@ -17,12 +21,16 @@ from divine.program.program import Program
 
 __all__ = [
     "Activation",
+    "Add",
     "Attention",
+    "Concat",
     "Embed",
     "GatedMlp",
+    "Given",
     "Head",
     "Linear",
     "Norm",
+    "Normalize",
     "Op",
     "Part",
     "Program",

@@ -20,7 +20,7 @@ Activation: TypeAlias = Literal["silu", "gelu"]
 class Norm:
     """RMS norm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019)."""
 
-    weight: str  # [dim]
+    weight: str | None  # [dim]; None: ones
     eps: float
 
 
@@ -58,16 +58,53 @@ class Embed:
 
 
 @dataclass(frozen=True)
+class Given:
+    """out[row] = the row's input vector, for programs whose rows have a token and a vector each."""
+
+    out: str
+
+
+@dataclass(frozen=True)
 class Linear:
     """Matrices that share one (optionally normed) input; several parts run side by side.
 
-    With `residual`, the single part adds to that value: out = residual + W x + bias.
+    With `activation`, out = activation(W x + bias). With `residual`, the single part adds to that
+    value: out = residual + W x + bias. Not both.
     """
 
     x: str
     parts: tuple[Part, ...]
     norm: Norm | None = None
     residual: str | None = None
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """out = norm(x), where no product follows that could fuse it."""
+
+    out: str
+    x: str
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class Concat:
+    """out = the values one after the other."""
+
+    out: str
+    xs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Add:
+    """out = weight * x + scale * y, element by element."""
+
+    out: str
+    x: str
+    y: str
+    weight: str | None = None  # [width]; None: ones
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -130,4 +167,6 @@ class Head:
     bias: str | None = None
 
 
-Op: TypeAlias = Embed | Linear | Attention | GatedMlp | Tap | Head
+Op: TypeAlias = (
+    Embed | Given | Linear | Normalize | Concat | Add | Attention | GatedMlp | Tap | Head
+)

@@ -13,7 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from divine.errors import FormatError
-from divine.program.ops import Attention, Embed, GatedMlp, Head, Linear, Norm, Op, Tap
+from divine.program.ops import (
+    Add,
+    Attention,
+    Concat,
+    Embed,
+    GatedMlp,
+    Given,
+    Head,
+    Linear,
+    Norm,
+    Normalize,
+    Op,
+    Tap,
+)
 
 FINAL_TAP = "final"  # the normed input of the head; every program has it
 
@@ -87,8 +100,12 @@ class _Check:
             case Embed():
                 self.weight(op.table, self.program.vocabulary, self.program.dim)
                 self.values[op.out] = _Value(self.program.dim)
+            case Given():
+                self.values[op.out] = _Value(self.program.dim)
             case Linear():
                 self.linear(op)
+            case Normalize() | Concat() | Add():
+                self.elementwise(op)
             case Attention():
                 self.attention(op)
             case GatedMlp():
@@ -116,10 +133,25 @@ class _Check:
         _require(len(outs) == len(op.parts), "two parts of a linear operation write one value")
         if op.residual is not None:
             _require(len(op.parts) == 1, "a linear operation with a residual has one part")
+            _require(op.activation is None, "a linear operation has a residual and an activation")
             wanted = self.read(op.residual).width
             (value,) = outs.values()
             self.match(value, wanted)
         self.values.update(outs)
+
+    def elementwise(self, op: Normalize | Concat | Add) -> None:
+        match op:
+            case Normalize():
+                width = self.read(op.x).width
+                self.norm(op.norm, width)
+            case Concat():
+                _require(bool(op.xs), "a concatenation has no parts")
+                width = sum(self.read(x).width for x in op.xs)
+            case Add():
+                width = self.read(op.x).width
+                self.fits(op.y, width)
+                self.bias(op.weight, width)
+        self.values[op.out] = _Value(width)
 
     def attention(self, op: Attention) -> None:
         _require(
@@ -176,7 +208,7 @@ class _Check:
         )
 
     def norm(self, norm: Norm | None, width: int) -> None:
-        if norm is not None:
+        if norm is not None and norm.weight is not None:
             self.weight(norm.weight, width)
 
     def bias(self, name: str | None, width: int) -> None:
@@ -232,9 +264,13 @@ def _weights(op: Op) -> list[str]:
             names = [_norm_weight(op.q_norm), _norm_weight(op.k_norm)]
         case GatedMlp():
             names = [_norm_weight(op.norm), op.gate, op.up]
+        case Normalize():
+            names = [_norm_weight(op.norm)]
+        case Add():
+            names = [op.weight]
         case Head():
             names = [_norm_weight(op.norm), op.weight, op.bias]
-        case Tap():
+        case Given() | Concat() | Tap():
             pass
     return [name for name in names if name is not None]
 
@@ -252,8 +288,11 @@ def _line(op: Op) -> str:
         case Linear():
             outs = ", ".join(part.out for part in op.parts)
             residual = "" if op.residual is None else f"{op.residual} + "
+            name = "linear" if op.activation is None else f"{op.activation} linear"
             parts = ", ".join(part.weight + _plus(part.bias) for part in op.parts)
-            return f"{outs} = {residual}linear({_normed(op.x, op.norm)}; {parts})"
+            return f"{outs} = {residual}{name}({_normed(op.x, op.norm)}; {parts})"
+        case Given() | Normalize() | Concat() | Add():
+            return f"{op.out} = {_elementwise(op)}"
         case Attention():
             return f"{op.out} = attention({op.q}, {op.k}, {op.v}; {_attention_details(op)})"
         case GatedMlp():
@@ -263,6 +302,19 @@ def _line(op: Op) -> str:
             return f"tap {op.name} = {op.x}"
         case Head():
             return f"logits = head({_normed(op.x, op.norm)}; {op.weight}{_plus(op.bias)})"
+
+
+def _elementwise(op: Given | Normalize | Concat | Add) -> str:
+    match op:
+        case Given():
+            return "given"
+        case Normalize():
+            return _normed(op.x, op.norm)
+        case Concat():
+            return f"concat({', '.join(op.xs)})"
+        case Add():
+            left = op.x if op.weight is None else f"{op.weight} * {op.x}"
+            return f"{left} + {op.y if op.scale == 1 else f'{op.scale:g} * {op.y}'}"
 
 
 def _attention_details(op: Attention) -> str:
@@ -281,7 +333,9 @@ def _attention_details(op: Attention) -> str:
 
 
 def _normed(x: str, norm: Norm | None) -> str:
-    return x if norm is None else f"norm({x}; {norm.weight})"
+    if norm is None:
+        return x
+    return f"norm({x})" if norm.weight is None else f"norm({x}; {norm.weight})"
 
 
 def _plus(bias: str | None) -> str:

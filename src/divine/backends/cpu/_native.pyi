@@ -64,10 +64,15 @@ class State:
     def bytes_at(self, position: int) -> bytes:
         """The keys and values of one committed position (tests)."""
 
+class PackedRows:
+    """Copies of rows of an output matrix, side by side."""
+
+    def __len__(self) -> int: ...
+
 class Shortlist:
     """Tokens to which the head of a pass is restricted."""
 
-    def __init__(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vocabulary: int) -> None: ...
+    def __init__(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vocabulary: int, packed: PackedRows | None = None) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -83,6 +88,12 @@ class Executor:
     def add_matrix(self, format: str, out: int, columns: int, raw: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> int:
         """Gives a matrix its place; the weights may come later, by fill_matrix."""
 
+    def share_matrix(self, other: Executor, matrix: int) -> int:
+        """A matrix of another executor, used where it lies."""
+
+    def pack_rows(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> PackedRows:
+        """Copies of the output matrix's rows of these tokens."""
+
     def fill_matrix(self, matrix: int, raw: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
     def add_vector(self, data: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
@@ -93,7 +104,15 @@ class Executor:
 
     def embed(self, out: int, table: int, scale: float) -> None: ...
 
-    def linear(self, x: int, parts: Sequence[Sequence[int]], norm: tuple[int, float] | None, residual: int) -> None: ...
+    def given(self, out: int) -> None: ...
+
+    def normalize(self, out: int, x: int, norm: tuple[int, float] | None) -> None: ...
+
+    def concat(self, out: int, xs: Sequence[int]) -> None: ...
+
+    def add(self, out: int, x: int, y: int, weight: int, scale: float) -> None: ...
+
+    def linear(self, x: int, parts: Sequence[Sequence[int]], norm: tuple[int, float] | None, residual: int, activation: str = '') -> None: ...
 
     def attention(self, out: int, q: int, k: int, v: int, layer: int, heads: int, kv_heads: int, head_dim: int, scale: float, rope: int, q_norm: tuple[int, float] | None, k_norm: tuple[int, float] | None, window: int, softcap: float) -> None: ...
 

@@ -1,14 +1,11 @@
 """CpuBackend: hands a program and its weights to the native executor and passes to its rows.
 
-It translates: names to numbers, tensors to the interleaved arena, dataclasses to arrays and back.
-The arithmetic, the checks of rows and the threads are in cpp/ (executor.h, pass.h). Matrices lie
-in order of use; loading lets go of the file's pages one tensor at a time, the largest first, so
-that memory peaks at little more than the size of the file.
+It translates dataclasses to arrays and back. The arithmetic, the checks of rows and the threads are
+in cpp/ (executor.h, pass.h); compiler.py brings the program and its weights there.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 
@@ -20,15 +17,17 @@ from divine.backends.base import (
     KvType,
     PassResult,
     Rows,
+    Shortlist,
     State,
     Want,
     WeightSource,
 )
 from divine.backends.cpu import _native
+from divine.backends.cpu.compiler import Base, Compiler
+from divine.backends.extension import OwnWeights
 from divine.backends.rows import check_shortlist, require_finite, row_positions
-from divine.blocks import dequantize
 from divine.errors import CapacityError, UnsupportedError, UsageError
-from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Program, Rope, Tap
+from divine.program import Program
 
 MAX_ROWS = 256  # rows of one pass; prefill goes in chunks of at most this many
 _FINAL = -1  # the native number of the tap "final"
@@ -85,15 +84,20 @@ class CpuState:
 class CpuShortlist:
     """Tokens and the groups of 16 outputs that hold them; see backends.base.Shortlist."""
 
-    def __init__(self, ids: NDArray[np.int32], vocabulary: int) -> None:
-        self.native = _native.Shortlist(ids, vocabulary)
+    def __init__(
+        self, ids: NDArray[np.int32], vocabulary: int, packed: _native.PackedRows | None = None
+    ) -> None:
+        self.native = _native.Shortlist(ids, vocabulary, packed)
+        self.packed = packed
         self.ids = ids.copy()
 
 
 class CpuExecutable:
     """A program in the native executor; see backends.base.Executable."""
 
-    def __init__(self, native: _native.Executor, program: Program) -> None:
+    def __init__(self, native: _native.Executor, program: Program, base: Base) -> None:
+        """`base`: the same executor, for programs that extend this one."""
+        self._base: Base | None = base
         self._native: _native.Executor | None = native
         self.vocabulary = program.vocabulary
         self.dim = program.dim
@@ -121,10 +125,31 @@ class CpuExecutable:
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
 
-    def new_shortlist(self, ids: NDArray[np.int32]) -> CpuShortlist:
+    def extend(self, program: Program, weights: WeightSource, *, max_rows: int) -> CpuExecutable:
+        """A further program that reads this one's matrices where they lie."""
+        base = self._base
+        if base is None:
+            raise ValueError("this model is closed")
+        program.check(OwnWeights(weights, base.shapes).shape)
+        return _executable(Compiler(program, weights, self.level, self.threads, max_rows, base))
+
+    def new_shortlist(
+        self, ids: NDArray[np.int32], packed: Shortlist | None = None
+    ) -> CpuShortlist:
         """A draft vocabulary; raises ValueError for ids that do not ascend."""
         check_shortlist(ids, self.vocabulary)
-        return CpuShortlist(np.require(ids, np.int32, ["C", "A"]), self.vocabulary)
+        rows = None
+        if packed is not None:
+            if not isinstance(packed, CpuShortlist) or packed.packed is None:
+                raise ValueError("the packed shortlist must come from this backend")
+            rows = packed.packed
+        return CpuShortlist(np.require(ids, np.int32, ["C", "A"]), self.vocabulary, rows)
+
+    def pack_shortlist(self, ids: NDArray[np.int32]) -> CpuShortlist:
+        """A draft vocabulary with its rows of the output matrix side by side."""
+        check_shortlist(ids, self.vocabulary)
+        ids = np.require(ids, np.int32, ["C", "A"])
+        return CpuShortlist(ids, self.vocabulary, self._executor().pack_rows(ids))
 
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
         """One pass; raises ValueError, CapacityError, Cancelled or NumericError (see the base)."""
@@ -175,7 +200,7 @@ class CpuExecutable:
 
     def close(self) -> None:
         """Free the weights."""
-        self._native = None
+        self._native = self._base = None
 
     def _executor(self) -> _native.Executor:
         if self._native is None:
@@ -223,139 +248,10 @@ class CpuBackend:
             level, warning = _native.best_level()
             if warning:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
-        return _Compiler(program, weights, level, threads).compile()
+        return _executable(Compiler(program, weights, level, threads, MAX_ROWS))
 
 
-class _Compiler:
-    """Turns names into the executor's numbers, once."""
-
-    def __init__(self, program: Program, weights: WeightSource, level: str, threads: int) -> None:
-        self.program = program
-        self.weights = weights
-        self.values: dict[str, int] = {}
-        self.ropes: dict[Rope, int] = {}
-        self.matrices: dict[str, int] = {}
-        self.vectors: dict[str, int] = {}
-        self.native = _native.Executor(level, threads, MAX_ROWS, self._arena_bytes())
-
-    def compile(self) -> CpuExecutable:
-        for op in self.program.ops:
-            self._add(op)
-        self._fill()
-        self.native.finish(self.program.vocabulary, self.program.dim)
-        return CpuExecutable(self.native, self.program)
-
-    def _fill(self) -> None:
-        """Repack the matrices, largest first: each lies in memory twice for a moment, and the later
-        that moment, the more of the others are there already."""
-        for name in sorted(self.matrices, key=lambda n: -math.prod(self.weights.shape(n))):
-            self.native.fill_matrix(self.matrices[name], self.weights.raw(name))
-            self.weights.release(name)
-
-    def _arena_bytes(self) -> int:
-        """Bytes of all matrices in the interleaved layout: rows padded to 16, starts to 64."""
-        known = set(_native.formats())
-        total = 0
-        for name in self.program.weights():
-            shape = self.weights.shape(name)
-            if len(shape) < 2:
-                continue
-            if self.weights.block_type(name) not in known:
-                raise UnsupportedError(
-                    f"tensor {name!r} has type {self.weights.block_type(name)}; "
-                    f"the cpu backend knows {', '.join(sorted(known))}"
-                )
-            padded = -(-shape[0] // 16) * 16
-            total += len(self.weights.raw(name)) // shape[0] * padded + 64
-        return total
-
-    def _value(self, name: str, dim: int) -> int:
-        key = f"{name}:{dim}"
-        if key not in self.values:
-            self.values[key] = self.native.add_value(dim)
-        return self.values[key]
-
-    def _matrix(self, name: str) -> int:
-        if name not in self.matrices:
-            out, columns = self.weights.shape(name)
-            block_type = self.weights.block_type(name)
-            self.matrices[name] = self.native.add_matrix(block_type, out, columns)
-        return self.matrices[name]
-
-    def _vector(self, name: str | None) -> int:
-        if name is None:
-            return -1
-        if name not in self.vectors:
-            shape = self.weights.shape(name)
-            values = dequantize(self.weights.raw(name), self.weights.block_type(name), shape)
-            self.vectors[name] = self.native.add_vector(
-                np.require(values.ravel(), np.float32, ["C", "A"])
-            )
-        return self.vectors[name]
-
-    def _norm(self, norm: Norm | None) -> tuple[int, float] | None:
-        return None if norm is None else (self._vector(norm.weight), norm.eps)
-
-    def _rope(self, rope: Rope | None) -> int:
-        if rope is None:
-            return -1
-        if rope not in self.ropes:
-            self.ropes[rope] = self.native.add_rope(
-                rope.style == "half", rope.dims, rope.magnitude, list(rope.frequencies)
-            )
-        return self.ropes[rope]
-
-    def _rows(self, weight: str) -> int:
-        return self.weights.shape(weight)[0]
-
-    def _columns(self, weight: str) -> int:
-        return self.weights.shape(weight)[1]
-
-    def _add(self, op: object) -> None:
-        match op:
-            case Embed(out, table, scale):
-                x = self._value(out, self._columns(table))
-                self.native.embed(x, self._matrix(table), scale)
-            case Linear():
-                self._add_linear(op)
-            case Attention():
-                self._add_attention(op)
-            case GatedMlp():
-                x = self._value(op.x, self._columns(op.gate))
-                self.native.gated_mlp(
-                    self._value(op.out, self._rows(op.gate)), x, self._matrix(op.gate),
-                    self._matrix(op.up), op.activation == "gelu", self._norm(op.norm),
-                )  # fmt: skip
-            case Tap(_, x):
-                self.native.tap(self._value(x, self.program.dim))
-            case Head():
-                x = self._value(op.x, self._columns(op.weight))
-                self.native.head(
-                    x, self._matrix(op.weight), self._vector(op.bias), self._norm(op.norm)
-                )
-            case _:
-                raise UnsupportedError(f"the cpu backend does not know the operation {op!r}")
-
-    def _add_linear(self, op: Linear) -> None:
-        x = self._value(op.x, self._columns(op.parts[0].weight))
-        parts = []
-        for part in op.parts:
-            out = self._value(part.out, self._rows(part.weight))
-            parts.append([out, self._matrix(part.weight), self._vector(part.bias)])
-        residual = -1
-        if op.residual is not None:
-            residual = self._value(op.residual, self._rows(op.parts[0].weight))
-        self.native.linear(x, parts, self._norm(op.norm), residual)
-
-    def _add_attention(self, op: Attention) -> None:
-        width, kv_width = op.heads * op.head_dim, op.kv_heads * op.head_dim
-        if op.head_dim % 16:
-            raise UnsupportedError(
-                f"the cpu backend needs a head size divisible by 16, not {op.head_dim}"
-            )
-        self.native.attention(
-            self._value(op.out, width), self._value(op.q, width), self._value(op.k, kv_width),
-            self._value(op.v, kv_width), op.layer, op.heads, op.kv_heads, op.head_dim, op.scale,
-            self._rope(op.rope), self._norm(op.q_norm), self._norm(op.k_norm), op.window or 0,
-            op.softcap or 0.0,
-        )  # fmt: skip
+def _executable(compiler: Compiler) -> CpuExecutable:
+    native = compiler.compile()
+    shapes = {name: compiler.shapes[name] for name in compiler.matrices}
+    return CpuExecutable(native, compiler.program, Base(native, compiler.matrices, shapes))

@@ -21,11 +21,11 @@ Floats = NDArray[np.float32]
 Q8_BLOCK = 32  # values of a head that share a scale in a q8_0 cache
 
 
-def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+def rms_norm(x: Floats, weight: Floats | None, eps: float) -> Floats:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, x float32 [..., width]."""
     wide = x.astype(np.float64)
     scale = 1.0 / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return _f32(wide * scale * weight)
+    return _f32(wide * scale if weight is None else wide * scale * weight)
 
 
 def rotate(x: Floats, positions: NDArray[np.int32], rope: Rope) -> Floats:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,12 @@ from divine.backends.base import (
     KvType,
     PassResult,
     Rows,
+    Shortlist,
     State,
     Want,
     WeightSource,
 )
+from divine.backends.extension import OwnWeights, check_packed
 from divine.backends.reference.arithmetic import (
     Q8_BLOCK,
     activate,
@@ -40,7 +42,21 @@ from divine.backends.reference.state import Pending, ReferenceState
 from divine.backends.rows import check_pass, check_shortlist, require_finite
 from divine.blocks import dequantize
 from divine.errors import CapacityError, UnsupportedError
-from divine.program import Attention, Embed, GatedMlp, Head, Linear, Norm, Op, Program, Tap
+from divine.program import (
+    Add,
+    Attention,
+    Concat,
+    Embed,
+    GatedMlp,
+    Given,
+    Head,
+    Linear,
+    Norm,
+    Normalize,
+    Op,
+    Program,
+    Tap,
+)
 from divine.program.program import FINAL_TAP
 
 MAX_ROWS = 1024  # of one pass; any number would do
@@ -67,12 +83,12 @@ class ReferenceBackend:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; 1 or more are allowed")
         program.check(weights.shape)
-        return ReferenceExecutable(program, _load(program, weights), self._batched)
+        return ReferenceExecutable(program, _load(program.weights(), weights), self._batched)
 
 
-def _load(program: Program, weights: WeightSource) -> dict[str, Floats]:
+def _load(names: Iterable[str], weights: WeightSource) -> dict[str, Floats]:
     loaded: dict[str, Floats] = {}
-    for name in program.weights():
+    for name in names:
         shape = weights.shape(name)
         try:
             loaded[name] = dequantize(weights.raw(name), weights.block_type(name), shape)
@@ -126,8 +142,29 @@ class ReferenceExecutable:
         widths = [op.kv_heads * op.head_dim for op in self._attentions]
         return ReferenceState(self, widths, capacity, kv_type)
 
-    def new_shortlist(self, ids: NDArray[np.int32]) -> ReferenceShortlist:
+    def extend(
+        self, program: Program, weights: WeightSource, *, max_rows: int
+    ) -> ReferenceExecutable:
+        """A further program; arrays of this one's weights are shared."""
+        own = OwnWeights(weights, {name: array.shape for name, array in self.weights.items()})
+        program.check(own.shape)
+        loaded = _load(own.names(program), weights)
+        shared = {name: self.weights[name] for name in program.weights() if name in self.weights}
+        extension = ReferenceExecutable(program, {**shared, **loaded}, self.batched)
+        extension.max_rows = max_rows
+        return extension
+
+    def new_shortlist(
+        self, ids: NDArray[np.int32], packed: Shortlist | None = None
+    ) -> ReferenceShortlist:
         """A draft vocabulary; raises ValueError for ids that do not ascend."""
+        shortlist = ReferenceShortlist(ids, self.vocabulary)
+        if packed is not None:
+            check_packed(ids, packed)
+        return shortlist
+
+    def pack_shortlist(self, ids: NDArray[np.int32]) -> ReferenceShortlist:
+        """A draft vocabulary; there is nothing to gain by a copy."""
         return ReferenceShortlist(ids, self.vocabulary)
 
     def run(self, states: Sequence[State], rows: Rows, want: Want) -> PassResult:
@@ -209,8 +246,19 @@ class _Pass:
         match op:
             case Embed():
                 self.embed(op)
+            case Given():
+                if self.rows.vectors is None:
+                    raise ValueError("the program needs a vector for each row, but rows have none")
+                self.x[op.out] = self.rows.vectors
             case Linear():
                 self.linear(op)
+            case Normalize():
+                self.x[op.out] = self.normed(self.x[op.x], op.norm)
+            case Concat():
+                self.x[op.out] = np.concatenate([self.x[x] for x in op.xs], axis=1)
+            case Add():
+                x = self.x[op.x] if op.weight is None else self.weights[op.weight] * self.x[op.x]
+                self.x[op.out] = x + np.float32(op.scale) * self.x[op.y]
             case Attention():
                 self.attention(op)
             case GatedMlp():
@@ -235,6 +283,8 @@ class _Pass:
         outs = {}
         for part in op.parts:
             outs[part.out] = self.product(part.weight, x, part.bias)
+            if op.activation is not None:
+                outs[part.out] = activate(outs[part.out], op.activation)
             if op.residual is not None:
                 outs[part.out] = self.x[op.residual] + outs[part.out]
         self.x.update(outs)
@@ -298,7 +348,9 @@ class _Pass:
         self.logits[:, ids] = listed
 
     def normed(self, x: Floats, norm: Norm | None) -> Floats:
-        return x if norm is None else rms_norm(x, self.weights[norm.weight], norm.eps)
+        if norm is None:
+            return x
+        return rms_norm(x, None if norm.weight is None else self.weights[norm.weight], norm.eps)
 
     def product(self, weight: str, x: Floats, bias: str | None = None) -> Floats:
         """W x + bias for each row of x [n, in]: [n, out]."""

@@ -1,0 +1,133 @@
+"""`divine export`: a base model and what drafts for it, packed into one file or beside it.
+
+The sources may be trained weights (safetensors) or files that have additions already (sidecars,
+exported models). Writing is heads/packaging.py's business; here options become calls.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from divine.cli import options
+from divine.cli.console import gigabytes, note, prepare_output
+from divine.errors import UsageError
+
+if TYPE_CHECKING:
+    from divine.heads.packaging import Content, HeadsType
+    from divine.heads.section import Packaging
+
+_ENDINGS = {"appended": "divine.gguf", "sidecar": "heads.gguf", "inline": "inline.gguf"}
+
+
+def command(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The model: a path or a name.")],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WEIGHTS]...",
+            help="What to add: trained heads (.safetensors, or a folder with one), files that "
+            "have additions.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write; beside the base."),
+    ] = None,
+    packaging: Annotated[
+        Literal["appended", "sidecar", "inline"] | None,
+        typer.Option(
+            "--packaging",
+            help="appended: one file that other programs load as the plain model; sidecar: the "
+            "additions alone; inline: among the tensors, which others refuse.",
+        ),
+    ] = None,
+    heads_type: Annotated[
+        Literal["f16", "q8_0", "f32"] | None,
+        typer.Option("--heads-type", help="Type of the heads' matrices; f16."),
+    ] = None,
+    strip: Annotated[
+        bool, typer.Option("--strip", help="Write the plain model, without any additions.")
+    ] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Pack drafting heads into a model file, beside it, or take them out again."""
+    path = options.select_model(base, None, None)
+    prepare_output()
+    from divine.gguf import open_gguf
+    from divine.heads import packaging as pack
+
+    if strip:
+        for name, value in (
+            ("WEIGHTS", sources), ("--packaging", packaging), ("--heads-type", heads_type)
+        ):  # fmt: skip
+            if value:
+                raise UsageError(f"--strip takes everything out; {name} is for packing")
+        target = _target(path, output, "plain.gguf")
+        with open_gguf(path) as file:
+            pack.strip(file, target)
+        note(f"wrote {target}, {gigabytes(target.stat().st_size)}")
+        return
+    if not sources:
+        raise UsageError("no WEIGHTS are given; what should be packed with the model?")
+    with open_gguf(path) as file:
+        chosen: Packaging = packaging or ("sidecar" if len(file.paths) > 1 else "appended")
+        content = pack.Content()
+        for source in sources:
+            content.add(_content(Path(source), heads_type), source)
+        target = _target(path, output, _ENDINGS[chosen])
+        pack.package(file, content, target, chosen)
+    card = _card(path, target, chosen)
+    note(f"wrote {target}, {gigabytes(target.stat().st_size)}, and {card}")
+    if chosen == "inline":
+        note("llama.cpp and what is built on it refuse inline files; Divine reads them")
+
+
+def _target(base: Path, output: str | None, ending: str) -> Path:
+    target = base.with_name(f"{base.stem}.{ending}") if output is None else Path(output)
+    if not target.parent.is_dir():
+        raise UsageError(f"{target} cannot be written: there is no folder {target.parent}")
+    return target
+
+
+def _content(source: Path, heads_type: HeadsType | None) -> Content:
+    from divine.heads.packaging import additions_content, heads_content
+    from divine.heads.section import open_sidecar
+    from divine.heads.weights import HeadWeights
+
+    if source.is_dir():
+        found = sorted(source.glob("*.safetensors"))
+        if len(found) != 1:
+            raise UsageError(
+                f"{source} is a folder with {len(found)} .safetensors files; give one of them"
+            )
+        source = found[0]
+    if source.suffix == ".safetensors":
+        return heads_content(HeadWeights.load(source), heads_type or "f16")
+    if heads_type is not None:
+        raise UsageError(
+            f"--heads-type is for trained weights; {source} has its tensors' types already"
+        )
+    # Stays open: its tensors are read as they are written.
+    return additions_content(open_sidecar(source))
+
+
+def _card(base: Path, target: Path, packaging: Packaging) -> Path:
+    """The card beside the export, from what can be read back of it."""
+    from divine.heads.card import write_card
+    from divine.heads.section import open_sidecar
+
+    additions = open_sidecar(target)
+    try:
+        return write_card(
+            target,
+            packaging,
+            additions.definition() if additions.has_heads else None,
+            additions.fingerprint or "",
+            base.name,
+            additions.provenance(),
+        )
+    finally:
+        additions.file.close()
