@@ -118,7 +118,8 @@ def _usage(error: Exception, words: str) -> str:
 def _one(name: str) -> typer.Typer:
     """The called command alone: a group above it would cost each call 0.1 s."""
     app = _empty()
-    app.command()(importlib.import_module(COMMANDS[name][0]).command)
+    module = importlib.import_module(COMMANDS[name][0])
+    app.command(context_settings=getattr(module, "CONTEXT", None))(module.command)
     return app
 
 

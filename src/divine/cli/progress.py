@@ -16,8 +16,10 @@ from divine.store import pull, silent
 if TYPE_CHECKING:
     from divine.bench.prompts import BenchPrompt
     from divine.tune.capture import Captured
+    from divine.tune.trainer import Progress as TrainState
 
 _TELL_EVERY = 30.0  # seconds between two lines where there is no terminal
+_STEPS_BEFORE_ESTIMATE = 8
 
 
 def pull_with_progress(name: str, fetch: Callable[[str, Report], Path] = pull) -> Path:
@@ -137,3 +139,66 @@ def _capture_line(state: Captured, seconds: float) -> str:
     rate = state.run_tokens / seconds if seconds else 0.0
     wanted = "" if state.wanted is None else f" of {state.wanted}"
     return f"{state.tokens} tokens{wanted}, {state.answers} answers, {rate:.0f} tokens/s"
+
+
+@contextlib.contextmanager
+def train_progress(shown: bool) -> Iterator[Callable[[TrainState], None]]:
+    """What to call with the state of training: a bar, or lines; how long it takes is said early."""
+    told = 0.0
+    announced = False
+
+    def announce(state: TrainState) -> None:
+        nonlocal announced
+        if not announced and state.done >= _STEPS_BEFORE_ESTIMATE:
+            announced = True
+            rate = state.positions / state.seconds
+            note(
+                f"{state.steps} steps, about {_duration(state.seconds_left)} more at {rate:.0f} "
+                "positions/s"
+            )
+
+    if not shown or not sys.stderr.isatty():
+
+        def tell(state: TrainState) -> None:
+            nonlocal told
+            announce(state)
+            if state.seconds - told >= _TELL_EVERY or state.step == state.steps:
+                told = state.seconds
+                note(f"step {state.step} of {state.steps}, {_train_line(state)}")
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+
+        def show(state: TrainState) -> None:
+            announce(state)
+            bars.update(
+                task, description=_train_line(state), completed=state.step, total=state.steps
+            )
+
+        yield show
+
+
+def _train_line(state: TrainState) -> str:
+    line = f"loss {state.loss:.3f}"
+    if state.accuracy is not None:
+        depths = " ".join(f"{value:.3f}" for value in state.accuracy.acceptance)
+        line += f", held out {depths}, {state.accuracy.tokens_per_pass:.2f} tokens a pass"
+    return f"{line}, {_duration(state.seconds_left)} left"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,31 +1,36 @@
-"""`divine tune`: options for capturing answers and training what drafts; the work is in tune/."""
+"""`divine tune`: the options of capturing answers and training what drafts; see cli/tuning.py."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from divine.cli import options
-from divine.cli.console import note, prepare_output
+from divine.cli.console import prepare_output
 from divine.errors import UsageError
 
-if TYPE_CHECKING:
-    from divine.tune.capture import Captured, CaptureSettings
-    from divine.tune.sources import Source
-
-SELF = "self"
-_SHAREGPT_SHARE = 0.8  # of the records; the rest is for measuring
+# The founding paper's spelling of options: --num_heads is --num-heads.
+CONTEXT = {"token_normalize_func": lambda name: name.replace("_", "-")}
 
 
 def command(
     model: options.ModelArgument = None,
-    model_option: options.ModelOption = None,
+    model_option: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            "--base-model",
+            metavar="MODEL",
+            help="The same as MODEL; also the folder or name of a Hugging Face checkpoint.",
+        ),
+    ] = None,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FOLDER", help="Where everything goes.")
-    ] = "",
+        str | None,
+        typer.Option("-o", "--output", "--output-dir", metavar="FOLDER", help="For all results."),
+    ] = None,
     dataset: Annotated[
         str,
         typer.Option(
@@ -33,7 +38,7 @@ def command(
             metavar="NAME",
             help="self: the model's own answers; else a JSONL file or a data set with answers.",
         ),
-    ] = SELF,
+    ] = "self",
     prompts: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,16 +50,14 @@ def command(
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            "--exclude", metavar="FILE", help="Leave out prompts near those of a JSONL file."
-        ),
+        typer.Option("--exclude", metavar="FILE", help="Leave out prompts like these of a JSONL."),
     ] = None,
     classes: Annotated[
-        str | None,
-        typer.Option("--classes", metavar="LIST", help="Only prompts of these, such as code,chat."),
+        str | None, typer.Option("--classes", metavar="LIST", help="Of prompts, as code,chat.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option("--tokens", metavar="N", help="Tokens of answers to capture.")
+        int | None,
+        typer.Option("--tokens", metavar="N", help="Of answers to capture; 1,000,000 of its own."),
     ] = None,
     answer_tokens: Annotated[
         int | None, typer.Option("--answer-tokens", metavar="N", help="Of one answer; 256.")
@@ -74,108 +77,127 @@ def command(
         int | None, typer.Option("--seed", metavar="N", help="Of prompts and training; 0.")
     ] = None,
     states: Annotated[
-        bool, typer.Option(help="Keep hidden states, which heads are trained on.")
+        bool, typer.Option("--states/--no-states", help="Keep hidden states; heads need them.")
     ] = True,
+    answers: Annotated[
+        str | None,
+        typer.Option("--answers", metavar="FOLDER", help="Of captured answers; OUTPUT/answers."),
+    ] = None,
     capture_only: Annotated[
-        bool, typer.Option("--capture-only", help="Only capture answers; trains nothing.")
+        bool, typer.Option("--capture-only", help="Only capture answers; train nothing.")
     ] = False,
+    train_only: Annotated[
+        bool, typer.Option("--train-only", help="Capture nothing; train on what is there.")
+    ] = False,
+    form: Annotated[
+        Literal["best", "paper"] | None,
+        typer.Option("--form", help="Of the heads: what trained best, or the paper's."),
+    ] = None,
+    num_heads: Annotated[
+        int | None, typer.Option("--num-heads", metavar="N", help="Depths; 4.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Of a head; 256.")] = None,
+    shared: Annotated[
+        bool | None, typer.Option("--shared/--per-depth", help="One head for all depths.")
+    ] = None,
+    activation: Annotated[
+        Literal["none", "silu", "gelu"] | None, typer.Option("--activation", help="In a head.")
+    ] = None,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option("--draft-vocab", metavar="N", help="Tokens that are drafted; 8192; 0: all."),
+    ] = None,
+    loss: Annotated[
+        Literal["hard", "soft", "mixed"] | None, typer.Option("--loss", help="mixed by default.")
+    ] = None,
+    gamma: Annotated[
+        float | None, typer.Option("--gamma", metavar="X", help="Weight of each deeper head; 0.9.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Of training, exactly.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", metavar="N", help="Of training, about.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option("--epochs", metavar="N", help="Over the answers; 2.")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", "--lr", metavar="X", help="Of learning, at its highest; 0.003."),
+    ] = None,
+    stretches: Annotated[
+        int | None,
+        typer.Option("--batch", metavar="N", help="Stretches of 16 positions a step; 32."),
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table/--no-table", help="Make the n-gram table, too.")
+    ] = True,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="Such as cpu or cuda:0.")
+    ] = None,
     threads: options.Threads = None,
     debug: options.Debug = False,
 ) -> None:
     """Train what drafts for a model, on what the model itself says.
 
-    First answers are captured into OUTPUT/answers, with the hidden state behind each token; a run
-    that was stopped goes on where it was. Then heads are trained on them.
+    First answers are captured into OUTPUT/answers, with the hidden state behind each token, then
+    heads are trained on them and a table of n-grams is made. Whatever was stopped goes on where it
+    was when the same command is given again.
     """
-    if not output:
+    if output is None:
         raise UsageError("give --output FOLDER: where answers and weights go")
-    path = options.select_model(model, model_option, None)
+    if capture_only and train_only:
+        raise UsageError("--capture-only and --train-only exclude each other; give one of them")
+    named = [name for name in (model, model_option) if name is not None]
+    if len(named) != 1:
+        raise UsageError("give one MODEL, as an argument or with --base-model")
     prepare_output()
-    from divine.tune.capture import CaptureSettings
+    from divine.cli.tuning import Plan, run
+    from divine.tune.options import TrainSettings
 
-    given = dataset != SELF
-    if given and prompts:
-        raise UsageError("--prompts are for --dataset self; conversations have theirs")
-    settings = CaptureSettings(
+    captured = options.given(
+        answer_tokens=answer_tokens,
+        prompt_tokens=prompt_tokens,
+        sequences=sequences,
+        temperature=temperature,
+        seed=seed,
+    )
+    settings = TrainSettings(
         **options.given(
-            tokens=tokens,
-            answer_tokens=answer_tokens,
-            prompt_tokens=prompt_tokens,
-            sequences=sequences,
-            temperature=temperature,
+            form=form,
+            num_heads=num_heads,
+            rank=rank,
+            shared=shared,
+            activation=activation,
+            draft_vocab=draft_vocab,
+            loss=loss,
+            gamma=gamma,
+            steps=steps,
+            minutes=minutes,
+            epochs=epochs,
+            rate=rate,
+            stretches=stretches,
             seed=seed,
-        ),
-        states=states,
-        given=given,
-    )
-    names = [dataset] if given else (prompts or ["generated"])
-    run_capture(
-        path,
-        Path(output) / "answers",
-        [_source(name) for name in names],
-        settings,
-        exclude=[Path(name) for name in exclude or ()],
-        classes=None if classes is None else [name.strip() for name in classes.split(",")],
-        threads=threads,
-    )
-
-
-def run_capture(
-    path: Path,
-    folder: Path,
-    sources: list[Source],
-    settings: CaptureSettings,
-    *,
-    exclude: list[Path],
-    classes: list[str] | None,
-    threads: int | None,
-) -> Captured:
-    """Capture answers of the model at `path` into `folder`, telling how it goes."""
-    from divine.cli.progress import capture_progress
-    from divine.tune.base import Base
-    from divine.tune.capture import capture
-    from divine.tune.sources import gather
-
-    prompts = gather(
-        sources, seed=settings.seed, answers=settings.given, exclude=exclude, classes=classes
-    )
-    note(
-        f"{len(prompts)} prompts from {', '.join(s.name for s in sources)}"
-        + (f"; {prompts.skipped.sentence()}" if len(prompts.skipped) else "")
-    )
-    began = time.perf_counter()
-    with Base(path, threads=threads) as base, capture_progress() as progress:
-        state, skipped = capture(
-            base,
-            prompts.conversations,
-            folder,
-            settings,
-            source=prompts.description,
-            progress=progress,
         )
-    seconds = time.perf_counter() - began
-    note(
-        f"{state.answers} answers, {state.tokens} tokens in {folder}; {state.run_tokens} tokens in "
-        f"this run, {state.run_tokens / seconds:.0f} tokens/s"
-        + (f"; {skipped.sentence()}" if len(skipped) else "")
     )
-    if state.wanted is not None and state.tokens < state.wanted:
-        note(f"all prompts are used up; {state.wanted} tokens were asked for")
-    return state
-
-
-def _source(name: str) -> Source:
-    """A file if there is one of that name, else what the name means."""
-    from divine.store import DATASETS, pull_dataset
-    from divine.tune.sources import GENERATED, Source
-
-    path = Path(name)
-    if path.exists():
-        return Source(name, path)
-    if name in DATASETS:
-        from divine.cli.progress import pull_with_progress
-
-        return Source(name, pull_with_progress(name, pull_dataset), _SHAREGPT_SHARE)
-    if name != GENERATED and path.suffix in (".json", ".jsonl"):
-        raise UsageError(f"{name}: there is no such file")
-    return Source(name)
+    run(
+        Plan(
+            model=named[0],
+            output=Path(output),
+            answers=Path(answers) if answers is not None else Path(output) / "answers",
+            dataset=dataset,
+            prompts=tuple(prompts or ()),
+            exclude=tuple(Path(name) for name in exclude or ()),
+            classes=None if classes is None else tuple(c.strip() for c in classes.split(",")),
+            tokens=tokens,
+            captured=captured,
+            states=states,
+            capture=not train_only,
+            train=not capture_only,
+            settings=settings,
+            table=table,
+            device=device,
+            threads=threads,
+        )
+    )

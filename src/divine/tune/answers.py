@@ -333,7 +333,10 @@ def _records(folder: Path, shard: int) -> NDArray[Any]:
 def _map(path: Path, kind: np.dtype[Any]) -> NDArray[Any]:
     try:
         count = path.stat().st_size // kind.itemsize
-        return np.memmap(path, kind, "r", shape=(count,)) if count else np.zeros(0, kind)
+        if not count:
+            return np.zeros(0, kind)
+        # A plain view: slices of a memmap are slow to make.
+        return np.memmap(path, kind, "r", shape=(count,)).view(np.ndarray)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FormatError(f"{path} cannot be read: {reason}") from error

@@ -38,7 +38,7 @@ class _CrossEntropy(torch.autograd.Function):
         piece = max(1, _PIECE // len(matrix))
         for start in range(0, len(outputs), piece):
             part = slice(start, start + piece)
-            logits = outputs[part] @ matrix.T
+            logits = outputs[part].to(matrix.dtype) @ matrix.T
             if bias is not None:
                 logits = logits + bias
             logits, chosen = logits.float(), labels[part, None]
@@ -52,7 +52,7 @@ class _CrossEntropy(torch.autograd.Function):
             difference.scatter_add_(1, chosen, torch.full_like(expected, -hard))
             weight = weights[part, None]
             total += (weight * (normalizer - expected)).sum()
-            gradient[part] = (weight * difference).to(outputs.dtype) @ matrix
+            gradient[part] = (weight * difference).to(matrix.dtype) @ matrix
         ctx.save_for_backward(gradient)
         return total
 
@@ -87,7 +87,7 @@ def cross_entropy(
 
 def distributions(hidden: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     """The base's own over the draft vocabulary, [m, s], of hidden states [m, d]."""
-    logits = hidden @ matrix.T
+    logits = hidden.to(matrix.dtype) @ matrix.T
     if bias is not None:
         logits = logits + bias
     return torch.softmax(logits.float(), dim=-1)
