@@ -50,7 +50,8 @@ int Executor::add_matrix(Format format, int out, int in) {
 }
 
 int Executor::share_matrix(const Executor& other, int id) {
-  require(!finished_ && id >= 0 && id < int(other.matrices_.size()), "share_matrix: unknown matrix");
+  require(!finished_ && id >= 0 && id < int(other.matrices_.size()),
+          "share_matrix: unknown matrix");
   matrices_.push_back(other.matrices_[size_t(id)]);
   return int(matrices_.size()) - 1;
 }

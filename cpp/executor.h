@@ -58,7 +58,7 @@ struct ConcatOp {
   int out;
   std::vector<int> xs;
 };
-struct AddOp {  // out = weight * x + scale * y
+struct AddOp {            // out = weight * x + scale * y
   int out, x, y, weight;  // weight: vector number or -1
   float scale;
 };

@@ -59,8 +59,8 @@ HeadGroup Pass::head_group(const Matrix& m, int i) const {
     }
   }
   if (s != nullptr) return {from, s->groups[size_t(i)], s->listed[size_t(i)]};
-  const int count = std::min(kLanes, std::min(from->out, from == &m ? ex_.vocabulary_ : from->out) -
-                                         kLanes * i);
+  const int count =
+      std::min(kLanes, std::min(from->out, from == &m ? ex_.vocabulary_ : from->out) - kLanes * i);
   return {from, i, (1u << count) - 1};
 }
 
@@ -112,8 +112,7 @@ void Pass::prepare_head() {
   else
     std::vector<float>().swap(kept_);
   // What no group brings is minus infinity; whoever wants the top few looks at listed ones only.
-  if (in_->shortlist && !in_->logits.empty())
-    std::fill(kept_.begin(), kept_.end(), kMinusInfinity);
+  if (in_->shortlist && !in_->logits.empty()) std::fill(kept_.begin(), kept_.end(), kMinusInfinity);
   for (auto& outputs : outputs_)
     outputs.resize(
         std::max({outputs.size(), rows * kChunkOutputs, size_t(in_->rows) * kPairOutputs}));
@@ -170,21 +169,21 @@ void Pass::head_chunks(const HeadOp& op, int thread) {
       // The tokens follow one another, and no other group brings one of them.
       const bool together = in_->shortlist == nullptr || !in_->shortlist->packed;
       const int count = std::min(kLanes, vocabulary - ids[0]);
-      group_times_rows(*g.matrix, g.group, head_input_.rows.data(), rows,
-                       [&](int r, const float* v) {
-        float* to = scratch + size_t(r) * kChunkOutputs + (i - begin) * kLanes;
-        for (int j = 0; j < kLanes; ++j) {
-          const bool listed = g.listed >> j & 1;
-          to[j] = !listed ? kMinusInfinity : bias != nullptr ? v[j] + bias[ids[j]] : v[j];
-        }
-        if (!keep_[size_t(r)]) return;
-        float* kept = kept_.data() + size_t(r) * vocabulary;
-        if (together)
-          std::memcpy(kept + ids[0], to, sizeof(float) * size_t(count));
-        else
-          for (int j = 0; j < kLanes; ++j)
-            if (g.listed >> j & 1) kept[ids[j]] = to[j];
-      });
+      group_times_rows(
+          *g.matrix, g.group, head_input_.rows.data(), rows, [&](int r, const float* v) {
+            float* to = scratch + size_t(r) * kChunkOutputs + (i - begin) * kLanes;
+            for (int j = 0; j < kLanes; ++j) {
+              const bool listed = g.listed >> j & 1;
+              to[j] = !listed ? kMinusInfinity : bias != nullptr ? v[j] + bias[ids[j]] : v[j];
+            }
+            if (!keep_[size_t(r)]) return;
+            float* kept = kept_.data() + size_t(r) * vocabulary;
+            if (together)
+              std::memcpy(kept + ids[0], to, sizeof(float) * size_t(count));
+            else
+              for (int j = 0; j < kLanes; ++j)
+                if (g.listed >> j & 1) kept[ids[j]] = to[j];
+          });
     }
     const int outputs = (end - begin) * kLanes;
     for (int r = 0; r < rows; ++r) {

@@ -11,7 +11,7 @@ namespace divine {
 
 // Copies of some rows of an output matrix, side by side: in place, each would cost its whole group.
 struct PackedRows {
-  std::vector<int> ids;  // ascending; row i of the copy is that of ids[i]
+  std::vector<int> ids;   // ascending; row i of the copy is that of ids[i]
   const uint8_t* source;  // the matrix they were taken from
   Matrix matrix;          // [ids, in]
 

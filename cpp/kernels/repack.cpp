@@ -341,8 +341,7 @@ void copy_lanes(const uint8_t* from, int from_lane, uint8_t* to, int to_lane, in
 void copy_row(Format format, int in_dim, const uint8_t* from, int from_lane, uint8_t* to,
               int to_lane) {
   const FormatInfo& fi = info(format);
-  if (fi.code_bits == 0)
-    return copy_lanes(from, from_lane, to, to_lane, in_dim, fi.block_bytes);
+  if (fi.code_bits == 0) return copy_lanes(from, from_lane, to, to_lane, in_dim, fi.block_bytes);
   const int unit = int(unit_bytes(format)), codes = codes32_bytes(fi.code_bits) * (fi.block / 32);
   const int halves = half_lines(format), bytes = (unit - codes) / kLanes - 2 * halves;
   for (int u = 0; u < in_dim / fi.block; ++u, from += unit, to += unit) {

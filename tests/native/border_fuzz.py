@@ -21,8 +21,12 @@ from hypothesis import strategies as st
 from native_support import Toy, make_rows
 
 from divine.backends.base import Want
-from divine.backends.cpu import _native, backend
+from divine.backends.cpu import _native, backend, compiler
 from divine.errors import CapacityError
+from divine.heads import HeadsDefinition
+from divine.heads.packaging import heads_tensors
+from divine.heads.program import level_program
+from heads_support import MemorySource, random_heads
 
 ALLOWED = (ValueError, TypeError, OverflowError, MemoryError)
 ADDRESS_SPACE = 6 << 30
@@ -142,8 +146,11 @@ def sampling(
     attempt("log_probabilities", _native.log_probabilities, logits, chosen, top)
 
 
-def record() -> tuple[_native.Executor, list[tuple[str, tuple[Any, ...]]]]:
-    """An executor of the toy, and the calls that made it."""
+Calls = list[tuple[str, tuple[Any, ...]]]
+
+
+def record(make: Callable[[], Any]) -> tuple[_native.Executor, Calls]:
+    """An executor that is made by compiling something, and the calls that made it."""
     calls: list[tuple[str, tuple[Any, ...]]] = []
     made: list[_native.Executor] = []
 
@@ -163,18 +170,28 @@ def record() -> tuple[_native.Executor, list[tuple[str, tuple[Any, ...]]]]:
 
             return call
 
-    real = backend._native
+    real = compiler._native
     try:
-        backend._native = SimpleNamespace(  # type: ignore[assignment]
+        compiler._native = SimpleNamespace(  # type: ignore[assignment]
             Executor=Recorder, formats=_native.formats
         )
-        backend.CpuBackend("scalar").compile(TOY.program(), WEIGHTS, threads=1)
+        make()
     finally:
-        backend._native = real
+        compiler._native = real
     return made[0], calls
 
 
-EXECUTOR, CALLS = record()
+def compile_toy() -> backend.CpuExecutable:
+    return backend.CpuBackend("scalar").compile(TOY.program(), WEIGHTS, threads=1)
+
+
+BASE = compile_toy()
+HEADS = HeadsDefinition.best(1, 32, TOY.dim)
+HEAD_WEIGHTS = MemorySource({**WEIGHTS.tensors, **heads_tensors(random_heads(HEADS), "f32")})
+EXECUTOR, CALLS = record(compile_toy)
+_, HEAD_CALLS = record(
+    lambda: BASE.extend(level_program(HEADS, 0, TOY.program()), HEAD_WEIGHTS, max_rows=4)
+)
 
 
 def run_small(executor: Any, states: Any) -> None:
@@ -182,7 +199,8 @@ def run_small(executor: Any, states: Any) -> None:
     parents = np.array([-1, 0, 0], np.int32)
     rows = [0, 1, 2]
     taps = [(-1, rows), (0, rows), (1, rows)]
-    arguments = (states, tokens, parents, parents * 0, None, None, rows, rows, 3, rows)
+    vectors = np.ones((3, 32), np.float32)
+    arguments = (states, tokens, parents, parents * 0, vectors, None, rows, rows, 3, rows)
     if attempt("run", executor.run, *arguments, taps) is None:
         attempt("run", executor.run, *arguments, [])
 
@@ -196,10 +214,10 @@ change = st.tuples(st.sampled_from(["replace", "drop", "twice", "swap"]), small,
 
 
 @fuzz
-@given(changes=st.lists(change, max_size=3), capacity=ints, kv=texts)
-def building(changes: list[Any], capacity: Any, kv: Any) -> None:
+@given(changes=st.lists(change, max_size=3), capacity=ints, kv=texts, heads=st.booleans())
+def building(changes: list[Any], capacity: Any, kv: Any, heads: bool) -> None:
     """The calls that build a right executor, a little wrong."""
-    calls = list(CALLS)
+    calls = list(HEAD_CALLS if heads else CALLS)
     for what, first, second, value in changes:
         at = 1 + first % (len(calls) - 1)
         name, args = calls[at]
@@ -231,7 +249,7 @@ def adding(
     a, b, c, d, e, f = numbers
     attempt("Executor", _native.Executor, text, a, b, c)
     executor = attempt("Executor", _native.Executor, "scalar", 1, b, d)
-    for target in (executor or _native.Executor("scalar", 1, 4, 9), record()[0]):
+    for target in (executor or _native.Executor("scalar", 1, 4, 9), record(compile_toy)[0]):
         attempt("add_matrix", target.add_matrix, text, a, b, raw)
         attempt("add_vector", target.add_vector, data)
         if not 2**20 < a < 2**31:
@@ -239,6 +257,13 @@ def adding(
         attempt("add_rope", target.add_rope, a, b, eps, frequencies)
         attempt("embed", target.embed, a, b, eps)
         attempt("linear", target.linear, a, [numbers[:3]], (b, eps), c)
+        attempt("linear", target.linear, a, [numbers[:3]], None, c, text)
+        attempt("given", target.given, a)
+        attempt("normalize", target.normalize, a, b, (c, eps))
+        attempt("concat", target.concat, a, numbers[1:3])
+        attempt("add", target.add, a, b, c, d, eps)
+        attempt("share_matrix", target.share_matrix, EXECUTOR, a)
+        attempt("share_matrix", target.share_matrix, target, b)
         attempt("attention", target.attention, a, b, c, d, e, f, a, b, eps, c, None, (d, eps), e, 1)
         attempt("gated_mlp", target.gated_mlp, a, b, c, d, e, None)
         attempt("head", target.head, a, b, c, (d, eps))
@@ -280,7 +305,9 @@ def running(
     if not right & 128:
         states = [states[0], states[0], states, None, EXECUTOR, 3][: number % 6 if number else 0]
     size = 40 if right & 1 else number
-    shortlist = attempt("Shortlist", _native.Shortlist, ids, size)
+    packed = attempt("pack_rows", EXECUTOR.pack_rows, ids)
+    more = attempt("Shortlist", _native.Shortlist, ids, size, packed)
+    shortlist = attempt("Shortlist", _native.Shortlist, ids, size) if right & 4 else more
     attempt(
         "run", EXECUTOR.run, states, tokens, parents, sequences, vectors, takes, best, top, k,
         logits, taps, shortlist if right & 2 else ids,
@@ -299,7 +326,7 @@ def running(
 @given(value=junk)
 def objects(value: Any) -> None:
     """Objects that were never made, and methods on the wrong ones."""
-    for kind in (_native.State, _native.Executor, _native.Shortlist):
+    for kind in (_native.State, _native.Executor, _native.Shortlist, _native.PackedRows):
         attempt("new", kind)
         bare = attempt("__new__", kind.__new__, kind)
         for name in ("length", "capacity", "level", "threads", "cancel", "fork", "poison"):

@@ -239,7 +239,7 @@ class HeadsDefinition:
                 carry=metadata.str(PREFIX + "carry"),  # type: ignore[arg-type]
                 scale=metadata.float(PREFIX + "scale"),
                 eps=metadata.float(PREFIX + "eps"),
-                discount_gamma=metadata.float(PREFIX + "discount_gamma", 0.9),
+                discount_gamma=_plain(metadata.float(PREFIX + "discount_gamma", 0.9)),
                 draft_vocab=metadata.int(PREFIX + "draft_vocab", 0),
             )
         except UsageError as error:
@@ -288,6 +288,11 @@ _WORDS: dict[str, Any] = {
     "carry": Carry,
 }
 _FLAGS = ("shared", "bias", "residual_weight", "embedding_norm")
+
+
+def _plain(value: float) -> float:
+    """A number that was stored as f32, as it was written: 0.9, not 0.8999999761581421."""
+    return float(f"{value:.7g}")
 
 
 def _require_integer(name: str, value: object, low: int, high: int) -> None:

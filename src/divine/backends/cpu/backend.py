@@ -95,9 +95,11 @@ class CpuShortlist:
 class CpuExecutable:
     """A program in the native executor; see backends.base.Executable."""
 
-    def __init__(self, native: _native.Executor, program: Program, base: Base) -> None:
+    def __init__(
+        self, native: _native.Executor, program: Program, base: Base | None = None
+    ) -> None:
         """`base`: the same executor, for programs that extend this one."""
-        self._base: Base | None = base
+        self._base = base
         self._native: _native.Executor | None = native
         self.vocabulary = program.vocabulary
         self.dim = program.dim
