@@ -17,6 +17,8 @@ from divine.drafting import (
     CostTable,
     Drafter,
     NgramDrafter,
+    NgramTable,
+    TableDrafter,
     TextDrafter,
     load_draft_model,
     load_experience,
@@ -84,6 +86,11 @@ def load(
         executable = chosen.compile(program, file, threads=threads)
         drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
         additions = choose_additions(file, heads)
+        if additions is not None:
+            with only_warned(heads):
+                table = NgramTable.from_gguf(additions.file, program.vocabulary)
+                if table is not None:
+                    drafters["table"] = TableDrafter(table)
         if additions is not None and additions.has_heads:
             ends = tokenizer.end_ids
             with only_warned(heads):

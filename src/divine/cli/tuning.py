@@ -13,10 +13,12 @@ from divine.cli.console import note
 from divine.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from divine.tune.base import Base
     from divine.tune.options import TrainSettings
     from divine.tune.sources import Prompts, Source
 
 SELF = "self"
+TABLE = "table.gguf"
 _SHAREGPT_SHARE = 0.8  # of the records; the rest is for measuring
 _OWN_TOKENS = 1_000_000  # of the model's own answers, by default
 
@@ -63,13 +65,14 @@ def run(plan: Plan) -> None:
     with Base(resolve(plan.model), threads=plan.threads) as base:
         if plan.capture:
             _capture(plan, base)
-    if plan.train:
-        from divine.cli.tuning_torch import run_training
+    if not plan.train:
+        return
+    from divine.cli.tuning_torch import run_training
 
-        with Base(resolve(plan.model), threads=plan.threads) as base:
-            run_training(plan, base)
-    if plan.train and plan.table:
-        _make_table(plan)
+    with Base(resolve(plan.model), threads=plan.threads) as base:  # without what has run it
+        run_training(plan, base)
+        if plan.table:
+            make_table(plan, base)
 
 
 def is_checkpoint(name: str) -> bool:
@@ -122,7 +125,7 @@ def source_of(name: str) -> Source:
     return Source(name)
 
 
-def _capture(plan: Plan, base: Any) -> None:
+def _capture(plan: Plan, base: Base) -> None:
     from divine.cli.progress import capture_progress
     from divine.tune.capture import CaptureSettings, capture
 
@@ -150,5 +153,18 @@ def _capture(plan: Plan, base: Any) -> None:
         note(f"all prompts are used up; {state.wanted} tokens were asked for")
 
 
-def _make_table(plan: Plan) -> None:
-    """Placed here until tables are made."""
+def make_table(plan: Plan, base: Base) -> None:
+    """The n-gram table of the training answers, as a sidecar that export packs with heads."""
+    from divine.cli.console import gigabytes
+    from divine.heads.packaging import package
+    from divine.tune.answers import AnswerStore
+    from divine.tune.batches import split
+    from divine.tune.table import make_table, table_content
+
+    store = AnswerStore(plan.answers)
+    chosen, _ = split(store, plan.settings.held_out)
+    answers = (store[int(index)] for index in chosen)
+    table = make_table((answer.tokens, answer.prompt) for answer in answers)
+    path = plan.output / TABLE
+    package(base.file, table_content(table), path, "sidecar")
+    note(f"{path}: {len(table)} entries, {gigabytes(path.stat().st_size)}")

@@ -11,8 +11,10 @@ from divine.drafting.guess import TextDrafter
 from divine.drafting.heads import HeadsDrafter
 from divine.drafting.loading import load_draft_model, load_heads, prior_of
 from divine.drafting.ngram import NgramDrafter
+from divine.drafting.ngram_table import NgramTable
 from divine.drafting.sequence import SequenceDraft
 from divine.drafting.synthetic import SyntheticDrafter
+from divine.drafting.table import TableDrafter
 from divine.drafting.tree import ROOT, DraftTree, merge
 
 __all__ = [
@@ -29,8 +31,10 @@ __all__ = [
     "Drafter",
     "HeadsDrafter",
     "NgramDrafter",
+    "NgramTable",
     "SequenceDraft",
     "SyntheticDrafter",
+    "TableDrafter",
     "TextDrafter",
     "Walk",
     "draw",
