@@ -33,6 +33,7 @@ COMMANDS = {
     "rm": ("divine.cli.rm", "Delete a fetched model."),
     "bench": ("divine.cli.bench", "Measure speed here, as a share of what the memory allows."),
     "tune": ("divine.cli.tune", "Train what drafts for a model, on what it says itself."),
+    "evaluate": ("divine.cli.evaluate", "Count what drafts bring, on prompts of your own."),
     "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
 }
 INTERRUPTED = 130

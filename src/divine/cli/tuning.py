@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SELF = "self"
 TABLE = "table.gguf"
 _SHAREGPT_SHARE = 0.8  # of the records; the rest is for measuring
-_OWN_TOKENS = 1_000_000  # of the model's own answers, by default
+OWN_TOKENS = 1_000_000  # of the model's own answers, by default
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _capture(plan: Plan, base: Base) -> None:
     from divine.tune.capture import CaptureSettings, capture
 
     given = plan.dataset != SELF
-    tokens = plan.tokens if given or plan.tokens is not None else _OWN_TOKENS
+    tokens = plan.tokens if given or plan.tokens is not None else OWN_TOKENS
     settings = CaptureSettings(tokens=tokens, states=plan.states, given=given, **plan.captured)
     prompts = gather_prompts(plan)
     began = time.perf_counter()

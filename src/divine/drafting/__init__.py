@@ -3,6 +3,8 @@
 from divine.drafting.acceptance import Walk, draw, walk, walk_by_rejection
 from divine.drafting.base import Budget, Drafter, DraftSession, DraftTask
 from divine.drafting.calibration import Calibration
+from divine.drafting.chain import PREFIX as CHAIN
+from divine.drafting.chain import ChainDrafter
 from divine.drafting.controller import Controller
 from divine.drafting.costs import CostTable, prior_costs
 from divine.drafting.counts import DepthCounts, DraftCounts
@@ -18,9 +20,11 @@ from divine.drafting.table import TableDrafter
 from divine.drafting.tree import ROOT, DraftTree, merge
 
 __all__ = [
+    "CHAIN",
     "ROOT",
     "Budget",
     "Calibration",
+    "ChainDrafter",
     "Controller",
     "CostTable",
     "DepthCounts",

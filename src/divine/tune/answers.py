@@ -245,18 +245,22 @@ class AnswerStore:
     def __init__(self, folder: Path) -> None:
         """Raises FormatError naming the file that is missing or too short."""
         self.folder = folder
-        self.settings = read_settings(folder)
+        # Several processes that capture together write a part each.
+        folders = sorted(folder.glob("part-*")) or [folder]
+        self.settings = read_settings(folders[0])
         self.dim = int(self.settings["dim"])
         self.has_states = bool(self.settings["states"])
         self._tokens: list[NDArray[np.int32]] = []
         self._states: list[NDArray[np.float16]] = []
         rows: list[NDArray[Any]] = []
         shard_of: list[NDArray[np.int64]] = []
-        for place, shard in enumerate(_shards(folder)):
-            records = _records(folder, shard)
-            self._map(shard, records)
-            rows.append(records)
-            shard_of.append(np.full(len(records), place))
+        for part in folders:
+            _check_same(part, read_settings(part), self.settings)
+            for shard in _shards(part):
+                records = _records(part, shard)
+                shard_of.append(np.full(len(records), len(rows)))
+                rows.append(records)
+                self._map(part, shard, records)
         self._records: NDArray[Any] = np.concatenate(rows) if rows else np.zeros(0, INDEX)
         shards = np.concatenate(shard_of) if shard_of else np.zeros(0, np.int64)
         order = np.argsort(self._records["number"], kind="stable")
@@ -292,17 +296,17 @@ class AnswerStore:
     def __iter__(self) -> Iterator[Answer]:
         return (self[index] for index in range(len(self)))
 
-    def _map(self, shard: int, records: NDArray[Any]) -> None:
-        tokens = _map(_path(self.folder, shard, "tokens"), np.dtype("<i4"))
+    def _map(self, folder: Path, shard: int, records: NDArray[Any]) -> None:
+        tokens = _map(_path(folder, shard, "tokens"), np.dtype("<i4"))
         ends = records["token_at"] + records["prompt"] + records["answer"]
         if len(records) and int(ends.max()) > len(tokens):
-            raise _short(_path(self.folder, shard, "tokens"))
+            raise _short(_path(folder, shard, "tokens"))
         states = np.zeros((0, self.dim), np.float16)
         if self.has_states:
-            flat = _map(_path(self.folder, shard, "states"), np.dtype("<f2"))
+            flat = _map(_path(folder, shard, "states"), np.dtype("<f2"))
             states = flat[: len(flat) // self.dim * self.dim].reshape(-1, self.dim)
             if len(records) and int((records["row_at"] + records["answer"]).max()) > len(states):
-                raise _short(_path(self.folder, shard, "states"))
+                raise _short(_path(folder, shard, "states"))
         self._tokens.append(tokens)
         self._states.append(states)
 
