@@ -9,6 +9,6 @@ import pytest
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 pytest.importorskip("torch", reason="training needs torch: the extra `tune`")
 
-import torch  # noqa: E402 - after it is known to be there
+import torch
 
 torch.set_num_threads(1)  # several processes of tests share the machine

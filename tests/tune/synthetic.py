@@ -31,7 +31,9 @@ SETTINGS = {
 }
 
 
-def synthetic_store(folder: Path, answers: int = 120, length: int = 40, seed: int = 0) -> AnswerStore:
+def synthetic_store(
+    folder: Path, answers: int = 120, length: int = 40, seed: int = 0
+) -> AnswerStore:
     """Answers of the language; the states carry a little noise."""
     random = np.random.default_rng(seed)
     with AnswerWriter(folder, SETTINGS) as writer:
@@ -58,6 +60,4 @@ def synthetic_store(folder: Path, answers: int = 120, length: int = 40, seed: in
 def synthetic_tables() -> Tables:
     """All tokens may be drafted."""
     every = np.arange(TOKENS, dtype=np.int32)
-    return Tables(
-        every, EMBEDDING, every, OUTPUT, None, np.ones(DIM, np.float32), 1e-5, TOKENS
-    )
+    return Tables(every, EMBEDDING, every, OUTPUT, None, np.ones(DIM, np.float32), 1e-5, TOKENS)

@@ -28,9 +28,7 @@ def trained(store: AnswerStore, folder: Path, settings: TrainSettings) -> Traine
     chosen, held_out = split(store, 0.1)
     tables = synthetic_tables()
     definition = settings.definition(tables.dim, tables.eps, 0)
-    return Trainer(
-        store, chosen, held_out, tables, definition, settings, folder, Workers("cpu")
-    )
+    return Trainer(store, chosen, held_out, tables, definition, settings, folder, Workers("cpu"))
 
 
 @pytest.mark.parametrize("form", ["best", "paper"])
@@ -59,9 +57,7 @@ def test_the_published_alignment_does_not(
     trainer = trained(store, tmp_path, SETTINGS)
     trainer.run()
     # It has learned its own task...
-    own = Batches(
-        store, split(store, 0.1)[1], depth=3, length=16, stretches=32, seed=0
-    )
+    own = Batches(store, split(store, 0.1)[1], depth=3, length=16, stretches=32, seed=0)
     batches = [early(own, 0)]
     own_accuracy: Accuracy = measure(trainer.network, batches, trainer._tables)
     assert own_accuracy.by_depth[0] > 0.9

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import tiny_llama
 
 import divine.api
 from divine.backends.base import Rows, Want
@@ -16,13 +15,12 @@ from divine.errors import CapacityError, UsageError
 from divine.tune import capture as module
 from divine.tune.answers import AnswerStore, Finish
 from divine.tune.base import Base
-from divine.tune.capture import CaptureSettings, Captured, capture, loops
+from divine.tune.capture import Captured, CaptureSettings, capture, loops
 from divine.tune.conversations import Conversation
+from tiny_models import tiny_llama
 
 WORDS = ("hello the world", "is the model", "the user and the assistant", "world", "and is ing")
-PROMPTS = [
-    Conversation(({"role": "user", "content": f"{WORDS[n % 5]} {n}"},)) for n in range(24)
-]
+PROMPTS = [Conversation(({"role": "user", "content": f"{WORDS[n % 5]} {n}"},)) for n in range(24)]
 SETTINGS = CaptureSettings(answer_tokens=24, prompt_tokens=100, sequences=5)
 SOURCE = {"sources": ["test"]}
 

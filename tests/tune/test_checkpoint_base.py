@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -78,11 +79,24 @@ def test_one_process_and_two_train_the_same_heads(
 ) -> None:
     assert execute(["tune", *arguments(checkpoint, str(dataset), tmp_path / "one")]) == 0
     assert "3 left out" in capfd.readouterr().err
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
-           "-m", "divine_tune", *arguments(checkpoint, str(dataset), tmp_path / "two")]  # fmt: skip
-    done = subprocess.run(two, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
+    # As torchrun starts them, without a third process that imports torch.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {
+        **os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "divine_tune"]
+    command += arguments(checkpoint, str(dataset), tmp_path / "two")
+    processes = [
+        subprocess.Popen(command, env={**common, "RANK": rank, "LOCAL_RANK": rank},
+                         stderr=subprocess.PIPE, text=True)
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    for process in processes:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors[-2000:]
     whole, parts = (AnswerStore(tmp_path / name / "answers") for name in ("one", "two"))
     assert [a.tokens.tolist() for a in whole] == [a.tokens.tolist() for a in parts]
     one, other = (HeadWeights.load(tmp_path / name / WEIGHTS) for name in ("one", "two"))

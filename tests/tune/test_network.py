@@ -87,9 +87,7 @@ def test_the_loss_and_its_gradient_are_those_of_autograd(
     soft = distributions(hidden, matrix, bias)
     assert torch.allclose(soft.sum(dim=-1), torch.ones(6))
     mine, theirs = (outputs.clone().requires_grad_() for _ in range(2))
-    loss = cross_entropy(
-        mine, matrix, bias, labels, weights, hard=hard, soft=soft, soft_rows=rows
-    )
+    loss = cross_entropy(mine, matrix, bias, labels, weights, hard=hard, soft=soft, soft_rows=rows)
     target = hard * functional.one_hot(labels, 17) + (1 - hard) * soft[rows]
     expected = -(weights * (target * torch.log_softmax(theirs @ matrix.T + bias, -1)).sum(-1)).sum()
     (loss * 0.7).backward()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import tiny_llama
 
 import divine.api
 from divine.drafting import Budget, DraftTask, NgramTable, TableDrafter
@@ -18,6 +17,7 @@ from divine.gguf import TensorData, open_gguf, typed, write_gguf
 from divine.heads.packaging import package
 from divine.sampling import Sampler, SamplingParams
 from divine.tune.table import make_table, table_content
+from tiny_models import tiny_llama
 
 TEXT = np.array([5, 6, 7, 8] * 20 + [5, 6, 9, 1, 2] * 5, np.int32)
 

@@ -1,6 +1,6 @@
 """Batches: stretches of answers in an order that is a function of seed and step.
 
-A stretch is `length` positions of one answer and what follows them as far as the deepest head looks.
+A stretch is `length` positions of one answer and what follows as far as the deepest head looks.
 Neighbours share the base's own distributions, which is what makes soft targets cheap; stretches are
 shuffled anew, and cut at other places, in every epoch. Knows the store; no torch.
 """

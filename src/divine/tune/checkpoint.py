@@ -38,7 +38,7 @@ def load(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - a damaged file makes torch raise anything
+    except Exception as error:
         raise FormatError(
             f"{path} is damaged ({type(error).__name__}); delete it to train anew"
         ) from error

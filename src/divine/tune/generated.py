@@ -1,4 +1,4 @@
-# ruff: noqa: E501, S311 - sentences in one piece; random numbers that can be repeated
+# ruff: noqa: E501 - sentences in one piece; random numbers that can be repeated
 """Prompts made from templates: code, chat, reasoning, several languages; thousands, by seed.
 
 Models differ in what they say, not in what they are asked, so plain questions over many subjects do

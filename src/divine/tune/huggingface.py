@@ -46,7 +46,7 @@ class Checkpoint:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 name, dtype=workers.half or torch.float32
             )
-        except Exception as error:  # noqa: BLE001 - the library's errors have no common base
+        except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UsageError(f"the checkpoint {name!r} cannot be loaded: {reason}") from error
         self.model: Any = model.to(self.device).eval().requires_grad_(False)
@@ -177,9 +177,7 @@ def capture_checkpoint(
     with AnswerWriter(part, kept) as writer:
         begun = max(writer.numbers, default=workers.rank - workers.ranks) + workers.ranks
         mine = range(begun, len(prompts), workers.ranks)
-        state = Captured(
-            writer.answer_tokens, wanted, len(writer.numbers), begun, len(prompts)
-        )
+        state = Captured(writer.answer_tokens, wanted, len(writer.numbers), begun, len(prompts))
         for start in range(0, len(mine), settings.sequences):
             if wanted is not None and state.tokens >= wanted:
                 break

@@ -1,7 +1,7 @@
 """Losses: cross-entropy over a draft vocabulary, through a frozen output matrix.
 
-As the matrix is not trained, the gradient of its inputs is known as soon as the logits are: both are
-computed piece by piece in the forward pass, and no more than a piece of logits ever lies in memory.
+The matrix is not trained, so the gradient of its inputs is known as soon as the logits are: both
+are computed piece by piece in the forward pass, and only a piece of logits ever lies in memory.
 Knows tensors; nothing of heads or data.
 """
 

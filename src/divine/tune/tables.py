@@ -87,9 +87,7 @@ def count_tokens(store: AnswerStore, chosen: NDArray[np.int64]) -> NDArray[np.in
     return counts
 
 
-def tables_of(
-    base: Base, tokens: NDArray[np.int32], draft_vocab: NDArray[np.int32]
-) -> Tables:
+def tables_of(base: Base, tokens: NDArray[np.int32], draft_vocab: NDArray[np.int32]) -> Tables:
     """The rows of a GGUF base for `tokens` and `draft_vocab`, both ascending."""
     program, file, head = base.program, base.file, base.head
     table = next(op.table for op in program.ops if isinstance(op, Embed))

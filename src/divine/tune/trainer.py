@@ -242,9 +242,7 @@ class Trainer:
         total, weights = 0.0, 0.0
         for batch in self._measured:
             prepared = prepare(batch, self._tables, self.definition.num_heads)
-            loss, weight = weighted_loss(
-                self.network, prepared, self._tables, self.settings.loss
-            )
+            loss, weight = weighted_loss(self.network, prepared, self._tables, self.settings.loss)
             total += float(loss)
             weights += float(weight)
         return total / weights if weights else 0.0
@@ -274,7 +272,9 @@ def _optimizer(network: HeadsNetwork, settings: TrainSettings) -> torch.optim.Op
         {"params": vectors, "highest": settings.rate, "weight_decay": 0.0},
         {"params": gains, "highest": settings.rate / 2, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=settings.rate, betas=(0.9, 0.95)
+    )
 
 
 def _lasting(settings: TrainSettings) -> dict[str, Any]:

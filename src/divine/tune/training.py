@@ -68,9 +68,7 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CapacityError(f"{folder} cannot be made: {error.strerror or error}") from error
-    trainer = Trainer(
-        store, chosen, held_out, tables, definition, settings, folder, workers
-    )
+    trainer = Trainer(store, chosen, held_out, tables, definition, settings, folder, workers)
     accuracy = trainer.run(tell)
     tensors: dict[str, NDArray[Any]] = dict(trainer.network.arrays())
     if listed:
@@ -105,9 +103,7 @@ def _provenance(
         "data": {
             "answers": len(store),
             "tokens": int(store.lengths.sum()),
-            "capture": {
-                key: store.settings.get(key) for key in ("source", "temperature", "seed")
-            },
+            "capture": {key: store.settings.get(key) for key in ("source", "temperature", "seed")},
         },
         "settings": {name: getattr(settings, name) for name in settings.__annotations__},
         "steps": trainer.steps,
