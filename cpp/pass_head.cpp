@@ -107,12 +107,13 @@ void Pass::prepare_head() {
   chunk_max_.resize(rows * chunks);
   chunk_sum_.resize(rows * chunks);
   chunk_best_.resize(rows * chunks);
-  if (!in_->top.empty() || !in_->logits.empty())
-    kept_.resize(rows * size_t(ex_.vocabulary_));
-  else
+  if (in_->top.empty() && in_->logits.empty())
     std::vector<float>().swap(kept_);
+  else if (kept_.size() < rows * size_t(ex_.vocabulary_))
+    kept_.resize(rows * size_t(ex_.vocabulary_));
   // What no group brings is minus infinity; whoever wants the top few looks at listed ones only.
-  if (in_->shortlist && !in_->logits.empty()) std::fill(kept_.begin(), kept_.end(), kMinusInfinity);
+  if (in_->shortlist && !in_->logits.empty())
+    std::fill_n(kept_.begin(), rows * size_t(ex_.vocabulary_), kMinusInfinity);
   for (auto& outputs : outputs_)
     outputs.resize(
         std::max({outputs.size(), rows * kChunkOutputs, size_t(in_->rows) * kPairOutputs}));

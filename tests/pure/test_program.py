@@ -9,12 +9,16 @@ import pytest
 
 from divine.errors import FormatError
 from divine.program import (
+    Add,
     Attention,
+    Concat,
     Embed,
     GatedMlp,
+    Given,
     Head,
     Linear,
     Norm,
+    Normalize,
     Op,
     Part,
     Program,
@@ -175,3 +179,76 @@ def test_printing_gives_one_line_per_operation() -> None:
         "6  x = x + linear(m; down)",
         "7  logits = head(norm(x; norm); output + output_bias)",
     ]
+
+
+# ---- what heads are made of ----
+
+SIDE = {"side": (FFN, 2 * DIM), "side_bias": (FFN,), "back": (DIM, FFN), "kept": (DIM,)}
+SIDE_OPS: tuple[Op, ...] = (
+    Embed("e", "table"),
+    Given("z"),
+    Normalize("e", "e", Norm(None, 1e-5)),
+    Concat("c", ("z", "e")),
+    Linear("c", (Part("i", "side", "side_bias"),), activation="gelu"),
+    Linear("i", (Part("u", "back"),)),
+    Add("s", "z", "u", "kept", 1.5),
+    Head("s", "output", NORM),
+)
+SIDE_PROGRAM = Program("toy", DIM, VOCABULARY, 0, 1, SIDE_OPS)
+
+
+def with_side(index: int, op: Op) -> Program:
+    return replace(SIDE_PROGRAM, ops=(*SIDE_OPS[:index], op, *SIDE_OPS[index + 1 :]))
+
+
+def test_a_program_of_rows_with_vectors_passes_and_prints() -> None:
+    SIDE_PROGRAM.check(shape_of({**SIDE}))
+    lines = str(SIDE_PROGRAM).splitlines()[1:]
+    assert [line.split("  ", 1)[1] for line in lines] == [
+        "e = embed(table)",
+        "z = given",
+        "e = norm(e)",
+        "c = concat(z, e)",
+        "i = gelu linear(c; side + side_bias)",
+        "u = linear(i; back)",
+        "s = kept * z + 1.5 * u",
+        "logits = head(norm(s; norm); output)",
+    ]
+    assert SIDE_PROGRAM.weights() == (
+        "table",
+        "side",
+        "side_bias",
+        "back",
+        "kept",
+        "norm",
+        "output",
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (with_side(3, Concat("c", ())), "a concatenation has no parts"),
+        (with_side(3, Concat("c", ("z", "y"))), 'value "y" is read before'),
+        (with_side(6, Add("s", "z", "c")), "a value has 24 numbers, not 12"),
+        (with_side(5, Linear("i", (Part("z", "back"),), residual="z", activation="silu")),
+         "a residual and an activation"),
+        (with_side(2, Normalize("e", "n", NORM)), 'value "n" is read before'),
+    ],
+)  # fmt: skip
+def test_ill_formed_elementwise_operations(program: Program, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        program.check(shape_of({**SIDE}))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("side", (FFN, DIM), r'"side" has shape \[20, 12\]; expected \[any, 24\]'),
+        ("kept", (FFN,), r'"kept" has shape \[20\]; expected \[12\]'),
+        ("back", (FFN, FFN), r'"back" has shape \[20, 20\]; expected \[12, 20\]'),
+    ],
+)
+def test_ill_shaped_weights_of_heads(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        SIDE_PROGRAM.check(shape_of({**SIDE, name: shape}))

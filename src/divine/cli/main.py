@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, TextIO
 
 from divine import __version__
 from divine.cli import foreign
@@ -45,6 +46,7 @@ def execute(arguments: list[str]) -> int:
         arguments = [*arguments[1:2], "--help"]
     try:
         _check_streams()
+        warnings.showwarning = _warn
         if arguments == ["--version"]:
             sys.stdout.write(f"divine {__version__}\n")
             sys.stdout.flush()
@@ -70,6 +72,19 @@ def execute(arguments: list[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         return _tell(error, arguments)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a line like others; those for programmers are not for whoever runs commands."""
+    if issubclass(category, RuntimeWarning | UserWarning):
+        complain(f"warning: {message}")
 
 
 def _check_streams() -> None:

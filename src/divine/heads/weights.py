@@ -161,6 +161,6 @@ def _safetensors() -> Any:
         import safetensors.numpy
     except ImportError:
         raise UsageError(
-            "files of trained heads need the package safetensors: pip install 'divine-llm[tune]'"
+            "files of trained heads need the package safetensors: pip install 'divine-llm[heads]'"
         ) from None
     return safetensors.numpy

@@ -1,0 +1,337 @@
+"""The container: packed every way and read back; moved, damaged, foreign, taken out again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divine.errors import CapacityError, FormatError, UnsupportedError, UsageError
+from divine.gguf import copy_metadata, open_gguf, typed, write_gguf
+from divine.heads import DRAFT_VOCAB, HeadsDefinition, base_fingerprint
+from divine.heads.card import write_card
+from divine.heads.packaging import (
+    Content,
+    Packaging,
+    additions_content,
+    heads_content,
+    heads_tensors,
+    package,
+    strip,
+)
+from divine.heads.section import (
+    FOOTER,
+    MAGIC,
+    Additions,
+    find_additions,
+    find_section,
+    open_sidecar,
+)
+from heads_support import FORMS, MemorySource, pack, random_heads
+from tiny_models import split_gguf, tiny_llama
+
+PACKAGINGS: tuple[Packaging, ...] = ("appended", "sidecar", "inline")
+WEIGHTS = random_heads(FORMS["best"], provenance={"command": "x", "acceptance": [0.5]})
+TABLE = Content({"divine.table.order": typed("u32", 3)}, {"divine.table.rows": np.arange(7)})
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tiny_llama(tmp_path / "base.gguf")
+
+
+def additions_of(path: Path, packaging: Packaging) -> Additions:
+    if packaging == "sidecar":
+        return open_sidecar(path)
+    found = find_additions(open_gguf(path))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("packaging", PACKAGINGS)
+@pytest.mark.parametrize("heads_type", ["f16", "q8_0", "f32"])
+def test_what_is_packed_is_found(
+    base: Path, tmp_path: Path, packaging: Packaging, heads_type: Any
+) -> None:
+    path = tmp_path / "packed.divine"
+    content = heads_content(WEIGHTS, heads_type)
+    content.add(TABLE, "the table")
+    with open_gguf(base) as file:
+        package(file, content, path, packaging)
+        fingerprint = base_fingerprint(file)
+    found = additions_of(path, packaging)
+    assert found.packaging == packaging
+    assert found.fingerprint == fingerprint
+    assert found.definition() == WEIGHTS.definition
+    assert found.provenance() == WEIGHTS.provenance
+    np.testing.assert_array_equal(found.draft_vocab(), WEIGHTS.draft_vocab)
+    expected = MemorySource(heads_tensors(WEIGHTS, heads_type))
+    for name in expected.tensors:
+        assert found.file.block_type(name) == expected.block_type(name)
+        assert found.file.raw(name).tobytes() == expected.raw(name).tobytes()
+    assert found.file.metadata["divine.table.order"] == 3
+    assert found.file.raw("divine.table.rows").view("<i8").tolist() == list(range(7))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["base.gguf", "packed.divine"]
+
+
+def test_an_appended_file_is_the_base_and_a_whole_gguf(base: Path, tmp_path: Path) -> None:
+    """Its own table holds the base's tensors only; behind them stands a file that opens alone."""
+    path = pack(base, WEIGHTS, tmp_path / "packed.gguf")
+    with open_gguf(base) as plain, open_gguf(path) as packed:
+        assert list(packed.tensors) == list(plain.tensors)
+        for name in plain.tensors:
+            assert packed.raw(name).tobytes() == plain.raw(name).tobytes()
+    place = find_section(path)
+    assert place is not None
+    start, length = place
+    assert start % 4096 == 0
+    assert start + length + FOOTER.size == path.stat().st_size
+    alone = tmp_path / "alone.gguf"
+    alone.write_bytes(path.read_bytes()[start : start + length])
+    with open_gguf(alone) as section:
+        assert all(name.startswith("divine.") for name in section.tensors)
+    assert open_sidecar(alone).definition() == WEIGHTS.definition  # a sidecar without a footer
+
+
+@pytest.mark.parametrize("packaging", ["appended", "inline"])
+@pytest.mark.parametrize("alignment", [None, 64])
+def test_stripping_gives_the_plain_file_back(
+    tmp_path: Path, packaging: Packaging, alignment: int | None
+) -> None:
+    base = tiny_llama(tmp_path / "base.gguf", alignment=alignment, version=2)
+    path = pack(base, WEIGHTS, tmp_path / "packed.gguf", packaging)
+    with open_gguf(path) as file:
+        strip(file, tmp_path / "plain.gguf")
+    assert (tmp_path / "plain.gguf").read_bytes() == base.read_bytes()
+
+
+def test_packing_again_replaces_what_is_there(base: Path, tmp_path: Path) -> None:
+    first = pack(base, WEIGHTS, tmp_path / "first.gguf")
+    again = pack(first, random_heads(FORMS["paper"]), tmp_path / "again.gguf")
+    other = pack(again, random_heads(FORMS["paper"]), tmp_path / "inline.gguf", "inline")
+    for path in (again, other):
+        found = find_additions(open_gguf(path))
+        assert found is not None
+        assert found.definition() == FORMS["paper"]
+        assert DRAFT_VOCAB not in found.file.tensors
+
+
+def test_additions_move_from_file_to_file(base: Path, tmp_path: Path) -> None:
+    sidecar = pack(base, WEIGHTS, tmp_path / "heads.gguf", "sidecar")
+    content = additions_content(open_sidecar(sidecar))
+    with open_gguf(base) as file:
+        package(file, content, tmp_path / "packed.gguf", "appended")
+        package(file, content, tmp_path / "again.gguf", "sidecar")
+    assert (tmp_path / "again.gguf").read_bytes() == sidecar.read_bytes()
+    found = find_additions(open_gguf(tmp_path / "packed.gguf"))
+    assert found is not None
+    assert found.definition() == WEIGHTS.definition
+
+
+@pytest.mark.parametrize("shift", [32, 4096, 31])
+def test_the_section_is_found_when_the_header_has_grown(
+    base: Path, tmp_path: Path, shift: int
+) -> None:
+    """A metadata editor that rewrites the header and copies all that follows moves the tail."""
+    path = pack(base, WEIGHTS, tmp_path / "packed.gguf")
+    place = find_section(path)
+    assert place is not None
+    tail = path.read_bytes()[place[0] :]
+    edited = tmp_path / "edited.gguf"
+    with open_gguf(path) as file:
+        keys = {**copy_metadata(file), "general.description": "x" * 100}
+        write_gguf(edited, keys, {name: _data(file, name) for name in file.tensors})
+    edited.write_bytes(edited.read_bytes() + bytes(shift) + tail)
+    found = find_additions(open_gguf(edited))
+    assert found is not None
+    found.check_base(open_gguf(edited))
+    name = "divine.mtp.0.proj_up.weight"
+    expected = MemorySource(heads_tensors(WEIGHTS))
+    assert found.file.raw(name).tobytes() == expected.raw(name).tobytes()
+    found.file.release(name)
+    assert found.file.metadata["divine.packaging"] == "appended"
+
+
+def _data(file: Any, name: str) -> Any:
+    from divine.gguf import TensorData
+
+    info = file.tensors[name]
+    return TensorData(info.block_type, info.shape, file.raw(name))
+
+
+# ---- damage ----
+
+
+def test_a_section_that_was_dropped(base: Path, tmp_path: Path) -> None:
+    path = pack(base, WEIGHTS, tmp_path / "packed.gguf")
+    place = find_section(path)
+    assert place is not None
+    for cut in (place[0], path.stat().st_size - 1, path.stat().st_size - FOOTER.size):
+        data = path.read_bytes()[:cut]
+        (tmp_path / "cut.gguf").write_bytes(data)
+        with (
+            open_gguf(tmp_path / "cut.gguf") as file,
+            pytest.raises(FormatError, match="no section"),
+        ):
+            find_additions(file)
+
+
+def test_every_part_of_a_section_is_covered_by_the_checksum(base: Path, tmp_path: Path) -> None:
+    path = pack(base, WEIGHTS, tmp_path / "packed.gguf")
+    place = find_section(path)
+    assert place is not None
+    start, length = place
+    damaged = tmp_path / "damaged.gguf"
+    for at in (start, start + 100, start + length // 2, start + length - 1, start + length + 30):
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        damaged.write_bytes(data)
+        with open_gguf(damaged) as file, pytest.raises(FormatError, match="checksum differs"):
+            find_additions(file)
+
+
+def test_footers_that_lie(base: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lying.gguf"
+    for footer, kind, words in (
+        (FOOTER.pack(MAGIC, 1, 0, 1 << 50, bytes(32)), FormatError, "should have 1125899906842624"),
+        (FOOTER.pack(MAGIC, 1, 0, 0, bytes(32)), FormatError, "should have 0 bytes"),
+        (FOOTER.pack(MAGIC, 2, 0, 10, bytes(32)), UnsupportedError, "is of version 2"),
+        (FOOTER.pack(MAGIC, 1, 5, 10, bytes(32)), UnsupportedError, "flags 5"),
+    ):
+        path.write_bytes(base.read_bytes() + footer)
+        with open_gguf(path) as file, pytest.raises(kind, match=words):
+            find_additions(file)
+    path.write_bytes(base.read_bytes() + bytes(64))
+    with open_gguf(path) as file:
+        assert find_additions(file) is None
+
+
+def test_a_plain_model_has_no_additions(base: Path) -> None:
+    with open_gguf(base) as file:
+        assert find_additions(file) is None
+    with pytest.raises(UsageError, match="has no drafting heads"):
+        open_sidecar(base)
+    with pytest.raises(UsageError, match="there is no such file"):
+        open_sidecar(base.with_name("none.gguf"))
+
+
+def test_ids_that_do_not_ascend(base: Path, tmp_path: Path) -> None:
+    for ids, words in (
+        (np.array([3, 2], np.int32), "must ascend"),
+        (np.array([2.0, 3.0], np.float32), "of type F32; I32 is needed"),
+    ):
+        content = Content(
+            HeadsDefinition.best(1, 32, 64, draft_vocab=2).to_keys(), {DRAFT_VOCAB: ids}
+        )
+        with open_gguf(base) as file:
+            package(file, content, tmp_path / "x.gguf", "sidecar")
+        with pytest.raises(FormatError, match=words):
+            open_sidecar(tmp_path / "x.gguf").draft_vocab()
+
+
+# ---- what cannot be written ----
+
+
+def test_heads_for_another_base(base: Path, tmp_path: Path) -> None:
+    with open_gguf(base) as file:
+        made_for = base_fingerprint(file)
+    weights = random_heads(FORMS["best"], fingerprint=made_for)
+    other = tiny_llama(tmp_path / "other.gguf", seed=1)
+    with pytest.raises(UsageError, match=f"made for another model .fingerprint {made_for}"):
+        pack(other, weights, tmp_path / "packed.gguf")
+    assert not (tmp_path / "packed.gguf").exists()
+    sidecar = pack(base, weights, tmp_path / "heads.gguf", "sidecar")
+    with open_gguf(other) as file, pytest.raises(UsageError, match=r"heads.gguf: .*another model"):
+        open_sidecar(sidecar).check_base(file)
+
+
+def test_types_that_cannot_hold_the_heads() -> None:
+    thin = random_heads(HeadsDefinition.paper(1, 16, 64))
+    with pytest.raises(UsageError, match=r"multiple of 32 values; .*proj_up.* has 16; f16"):
+        heads_content(thin, "q8_0")
+    name = "divine.mtp.0.proj_up.weight"
+    big = {**thin.tensors, name: np.full((64, 16), 1e6, np.float32)}
+    from divine.heads import HeadWeights
+
+    with pytest.raises(UsageError, match=r"f16, which cannot hold .*proj_up.*; try f32"):
+        heads_content(HeadWeights(thin.definition, big), "f16")
+    with pytest.raises(UsageError, match="heads-type is 'q4'; allowed are f16, q8_0, f32"):
+        heads_content(thin, "q4")  # type: ignore[arg-type]
+
+
+def test_split_bases_take_sidecars_only(base: Path, tmp_path: Path) -> None:
+    shard = split_gguf(base, 2)[0]
+    for packaging in ("appended", "inline"):
+        with pytest.raises(UsageError, match="split into 2 files"):
+            pack(shard, WEIGHTS, tmp_path / "packed.gguf", packaging)
+    sidecar = pack(shard, WEIGHTS, tmp_path / "heads.gguf", "sidecar")
+    with open_gguf(base) as file:  # merged again, it is the same base
+        open_sidecar(sidecar).check_base(file)
+
+
+def test_the_base_is_never_overwritten(base: Path) -> None:
+    before = base.read_bytes()
+    with pytest.raises(UsageError, match="is the base itself"):
+        pack(base, WEIGHTS, base)
+    with open_gguf(base) as file, pytest.raises(UsageError, match="is the base itself"):
+        strip(file, base)
+    with open_gguf(base) as file, pytest.raises(UsageError, match="nothing to export"):
+        package(file, Content(), base.with_name("x.gguf"), "sidecar")
+    assert base.read_bytes() == before
+
+
+@pytest.mark.parametrize("packaging", PACKAGINGS)
+def test_a_full_disk_leaves_nothing(
+    base: Path, tmp_path: Path, packaging: Packaging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("divine.gguf.writer.os.fsync", full)
+    with pytest.raises(CapacityError, match=r"packed.gguf cannot be written: No space left"):
+        pack(base, WEIGHTS, tmp_path / "packed.gguf", packaging)
+    assert [path.name for path in tmp_path.iterdir()] == ["base.gguf"]
+
+
+def test_one_tensor_given_twice() -> None:
+    content = heads_content(WEIGHTS)
+    with pytest.raises(UsageError, match=r"again: the tensor 'divine.mtp.* is given twice"):
+        content.add(heads_content(WEIGHTS), "again")
+
+
+# ---- the card ----
+
+
+def test_the_card_shows_what_was_measured(tmp_path: Path) -> None:
+    made = {
+        "command": "divine tune x | y\nz",
+        "acceptance": [0.41, 0.3],
+        "tokens_per_pass": {"chat": 1.5},
+    }
+    path = write_card(
+        tmp_path / "m.gguf", "appended", WEIGHTS.definition, "ab" * 16, "b.gguf", made
+    )
+    text = path.read_text()
+    assert path.name == "README.md"
+    for part in (
+        "| 1 | 0.41 |",
+        "| chat | 1.5 |",
+        "divine tune x \\| y z",
+        "ab" * 16,
+        "| rank | 32 |",
+    ):
+        assert part in text
+    assert write_card(tmp_path / "m.gguf", "sidecar", None, "", "b", {}) == path  # its own again
+
+
+def test_somebody_else_s_readme_stays(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    path = write_card(tmp_path / "m.gguf", "inline", None, "", "b.gguf", {})
+    assert path.name == "m.gguf.README.md"
+    assert (tmp_path / "README.md").read_text() == "mine"
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_card(tmp_path / "no" / "m.gguf", "inline", None, "", "b.gguf", {})
