@@ -100,12 +100,14 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
         real(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with (
-        pytest.raises(CapacityError, match="no space left on device; what was captured"),
-        AnswerWriter(tmp_path, SETTINGS) as writer,
-    ):
-        for number in range(10):
-            writer.append(answer(number))
+
+    def write() -> None:
+        with AnswerWriter(tmp_path, SETTINGS) as writer:
+            for number in range(10):
+                writer.append(answer(number))
+
+    with pytest.raises(CapacityError, match="no space left on device; what was captured"):
+        write()
     monkeypatch.setattr(os, "fsync", real)
     with AnswerWriter(tmp_path, SETTINGS) as writer:
         assert writer.numbers >= {0, 1, 2, 3}

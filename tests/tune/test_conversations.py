@@ -1,4 +1,4 @@
-"""Conversations come in three shapes, broken ones are counted, prompts for measuring are left out."""
+"""Conversations in three shapes, broken ones counted, prompts for measuring left out."""
 
 from __future__ import annotations
 

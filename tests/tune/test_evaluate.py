@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import tiny_llama
 
 import divine.api
 from divine.cli.main import execute
@@ -17,6 +16,7 @@ from divine.gguf import open_gguf
 from divine.heads.packaging import package
 from divine.sampling import Sampler, SamplingParams
 from divine.tune.table import make_table, table_content
+from tiny_models import tiny_llama
 
 PROMPTS = ("hello the world", "is the model", "and is ing")
 
@@ -61,9 +61,7 @@ def test_figures_are_those_of_the_engine(
     result = json.loads(out.read_text())
     assert result["differences"] == []
     assert result["comparisons"] == 3 * 3 * 3  # prompts, drafters with all, shapes
-    entries = {
-        (e["draft"], e["shape"], e["size"], e["class"]): e for e in result["acceptance"]
-    }
+    entries = {(e["draft"], e["shape"], e["size"], e["class"]): e for e in result["acceptance"]}
     assert len(entries) == 3 * 3 * 4
     whole = entries["table", "chain", 3, "all classes"]
     assert whole["prompts"] == 3

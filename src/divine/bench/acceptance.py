@@ -110,7 +110,7 @@ def evaluate_drafts(
                         of.add(figures.tokens_per_pass, figures.passes, figures.drafts.values())
         return {
             "date": today(),
-            "machine": describe_machine(),
+            "machine": describe_machine(model.level, model.threads),
             "model": target.name,
             "heads": None if heads is None else str(heads),
             "settings": {

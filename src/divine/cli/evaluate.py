@@ -61,9 +61,7 @@ def command(
     if not prompts:
         raise UsageError("give --prompts FILE: prompts that nothing was trained on")
     path = options.select_model(model, model_option, None)
-    sizes = {
-        name: _sizes(name, text) for name, text in (("chains", chains), ("trees", trees)) if text
-    }
+    sizes = {"chains": _sizes("chains", chains), "trees": _sizes("trees", trees)}
     prepare_output()
     from divine import bench
     from divine.cli.console import print_json
@@ -76,8 +74,8 @@ def command(
             max_tokens=max_tokens,
             temperature=temperature,
             seed=seed,
-        ),
-        **sizes,
+            **sizes,
+        )
     )
     for name in (json, plot):
         if name is not None and name != "-":
@@ -138,7 +136,9 @@ def show(result: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def _sizes(name: str, text: str) -> tuple[int, ...]:
+def _sizes(name: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdigit() for part in parts):
         raise UsageError(f"--{name} is {text!r}; allowed are numbers, such as 1,2,4")

@@ -234,17 +234,17 @@ def _answers(
             f"the device has no memory for {len(texts)} sequences; --sequences takes fewer"
         ) from error
     ends = set(checkpoint.end_ids)
-    for (number, _, prompt), text, hidden in zip(asked, texts, states, strict=True):
-        if len(text) == prompt:
+    for (number, _, asking), text, hidden in zip(asked, texts, states, strict=True):
+        if len(text) == asking:
             skipped.add("without an answer")
             continue
         rows = np.zeros((0, checkpoint.dim), np.float32)
         if hidden is not None:
-            rows = hidden[prompt - 1 : len(text) - 1]
+            rows = hidden[asking - 1 : len(text) - 1]
         yield Answer(
             number,
             np.array(text, np.int32),
-            prompt,
+            asking,
             np.clip(rows, -MAX_STATE, MAX_STATE).astype(np.float16),
             Finish.STOP if text[-1] in ends else Finish.LENGTH,
         )

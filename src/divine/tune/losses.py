@@ -22,7 +22,7 @@ class _CrossEntropy(torch.autograd.Function):
     """sum_i weight_i * (log-sum-exp(W o_i + b) - target_i . (W o_i + b)); see cross_entropy()."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         outputs: Tensor,
         matrix: Tensor,
@@ -79,7 +79,7 @@ def cross_entropy(
     hard       the share of the one-hot target; the rest is the base's own distribution
     soft       [m, s] distributions, and soft_rows int64 [n]: which one belongs to each output
     """
-    result: Tensor = _CrossEntropy.apply(
+    result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         outputs, matrix, bias, labels, weights, soft, soft_rows, hard
     )
     return result

@@ -117,7 +117,8 @@ class HeadsNetwork(nn.Module):
         return outputs
 
     def _of(self, number: int, part: str) -> nn.Parameter:
-        return self.tensors[_key(tensor_name(number, part))]
+        parameter: nn.Parameter = self.tensors[_key(tensor_name(number, part))]
+        return parameter
 
     def _rms(self, x: Tensor) -> Tensor:
         wide = x.float()

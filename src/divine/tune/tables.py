@@ -18,6 +18,8 @@ from divine.program import Embed
 from divine.tune.answers import AnswerStore
 from divine.tune.base import Base
 
+_EPS = 1e-5  # where a base has no final norm
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -45,7 +47,7 @@ class Tables:
     @property
     def dim(self) -> int:
         """Width of the base."""
-        return self.embedding.shape[1]
+        return int(self.embedding.shape[1])
 
     def places(self, tokens: NDArray[np.int32]) -> NDArray[np.int64]:
         """Rows of `embedding` for tokens; 0 for those without one (negative: none is there)."""
@@ -91,10 +93,11 @@ def tables_of(base: Base, tokens: NDArray[np.int32], draft_vocab: NDArray[np.int
     """The rows of a GGUF base for `tokens` and `draft_vocab`, both ascending."""
     program, file, head = base.program, base.file, base.head
     table = next(op.table for op in program.ops if isinstance(op, Embed))
-    if head.norm is None:
-        gain, eps = np.ones(program.dim, np.float32), 1e-5
-    else:
-        gain, eps = matrix_rows(file, head.norm.weight), head.norm.eps
+    gain, eps = np.ones(program.dim, np.float32), _EPS
+    if head.norm is not None:
+        eps = head.norm.eps
+        if head.norm.weight is not None:
+            gain = matrix_rows(file, head.norm.weight)
     bias = None if head.bias is None else matrix_rows(file, head.bias)[draft_vocab]
     return Tables(
         tokens,

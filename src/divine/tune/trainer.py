@@ -279,8 +279,10 @@ def _optimizer(network: HeadsNetwork, settings: TrainSettings) -> torch.optim.Op
 
 def _lasting(settings: TrainSettings) -> dict[str, Any]:
     """The settings that a checkpoint's continuation must share."""
-    names = ("loss", "gamma", "length", "stretches", "steps", "minutes", "epochs", "rate")
-    names += ("warmup", "decay", "clip", "seed", "held_out")
+    names = [
+        "loss", "gamma", "length", "stretches", "steps", "minutes", "epochs", "rate", "warmup",
+        "decay", "clip", "seed", "held_out",
+    ]  # fmt: skip
     return {name: getattr(settings, name) for name in names}
 
 
