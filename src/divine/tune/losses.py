@@ -15,7 +15,7 @@ from torch import Tensor
 Loss: TypeAlias = Literal["hard", "soft", "mixed"]
 LOSSES: tuple[Loss, ...] = ("hard", "soft", "mixed")
 HARD_SHARE: dict[Loss, float] = {"hard": 1.0, "soft": 0.0, "mixed": 0.5}
-_PIECE = 1 << 22  # logits at a time: they stay in the cache while they are worked on
+_PIECE = 1 << 22  # logits at a time: more would leave the cache, fewer repeat the packing
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -33,26 +33,40 @@ class _CrossEntropy(torch.autograd.Function):
         soft_rows: Tensor | None,
         hard: float,
     ) -> Tensor:
+        count, size = len(outputs), len(matrix)
         total = torch.zeros((), dtype=torch.float32, device=outputs.device)
         gradient = torch.empty_like(outputs)
-        piece = max(1, _PIECE // len(matrix))
-        for start in range(0, len(outputs), piece):
-            part = slice(start, start + piece)
-            logits = outputs[part].to(matrix.dtype) @ matrix.T
+        piece = max(1, min(count, _PIECE // size))
+        # Used for every piece, and changed in place: new memory would cost more than arithmetic.
+        logits_of = outputs.new_empty((piece, size), dtype=matrix.dtype)
+        target_of = None if soft is None else soft.new_empty((piece, size))
+        for start in range(0, count, piece):
+            part = slice(start, min(start + piece, count))
+            rows = part.stop - start
+            inputs, chosen, weight = (
+                outputs[part].to(matrix.dtype),
+                labels[part, None],
+                weights[part],
+            )
+            logits = torch.mm(inputs, matrix.T, out=logits_of[:rows])
             if bias is not None:
-                logits = logits + bias
-            logits, chosen = logits.float(), labels[part, None]
-            normalizer = torch.logsumexp(logits, dim=-1, keepdim=True)
-            expected = hard * logits.gather(1, chosen)
-            difference = torch.exp(logits - normalizer)
-            if soft is not None and soft_rows is not None:
-                target = soft.index_select(0, soft_rows[part]).float()
-                expected += (1 - hard) * (target * logits).sum(dim=-1, keepdim=True)
-                difference.add_(target, alpha=hard - 1)
-            difference.scatter_add_(1, chosen, torch.full_like(expected, -hard))
-            weight = weights[part, None]
-            total += (weight * (normalizer - expected)).sum()
-            gradient[part] = (weight * difference).to(matrix.dtype) @ matrix
+                logits += bias
+            logits = logits.float()  # a copy only if they were not
+            expected = hard * logits.gather(1, chosen)[:, 0]
+            target = None
+            if soft is not None and target_of is not None and soft_rows is not None:
+                target = torch.index_select(soft, 0, soft_rows[part], out=target_of[:rows])
+                expected += (1 - hard) * torch.bmm(target[:, None], logits[:, :, None])[:, 0, 0]
+            largest = logits.amax(dim=-1, keepdim=True)
+            shares = logits.sub_(largest).exp_()
+            sums = shares.sum(dim=-1, keepdim=True)
+            total += (weight * ((largest + sums.log())[:, 0] - expected)).sum()
+            # The gradient of the logits: probabilities less the target.
+            difference = shares.mul_(weight[:, None] / sums)
+            if target is not None:
+                difference -= target.mul_((1 - hard) * weight[:, None])
+            difference.scatter_add_(1, chosen, -hard * weight[:, None])
+            gradient[part] = (difference.to(matrix.dtype) @ matrix).to(gradient.dtype)
         ctx.save_for_backward(gradient)
         return total
 

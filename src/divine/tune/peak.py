@@ -2,8 +2,8 @@
 
     python -m divine.tune.peak [--dim 576] [--rank 256] [--draft-vocab 8192] [--threads 2]
 
-Times whole steps (batch, heads, loss, gradients, AdamW) on random data of a base's shapes and counts
-the multiplications that they cannot do without. For measuring; nothing else imports it.
+Times whole steps (batch, heads, loss, gradients, AdamW) on random data of a base's shapes and
+counts the multiplications that they cannot do without. For measuring; nothing else imports it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from divine.tune.workers import Workers
 
 _SIZE = 1536  # of the square matrices that say what a product can reach
 _ROUNDS = 5
+_SPREAD = 3.0  # standard deviation of the logits
 
 
 def peak(device: torch.device) -> float:
@@ -101,6 +102,7 @@ def _trainer(
     embedding, output = (
         random.standard_normal((len(every), dim)).astype(np.float32) for _ in range(2)
     )
+    output *= _SPREAD / np.sqrt(np.float32(dim))  # logits as wide as those of a real base
     gain = np.ones(dim, np.float32)
     tables = Tables(every, embedding, every, output, None, gain, 1e-5, len(every))
     chosen = np.arange(len(store))

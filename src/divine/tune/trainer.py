@@ -75,6 +75,7 @@ class Trainer:
 
         A checkpoint in `folder` is gone on from; raises UsageError if it is of other settings.
         """
+        torch.set_flush_denormal(True)  # vanishing probabilities would be a hundred times slower
         self.settings, self.folder, self.workers = settings, folder, workers
         self.definition = definition
         cut = {"depth": definition.num_heads, "length": settings.length, "seed": settings.seed}
