@@ -1,7 +1,8 @@
-"""Which of Divine's additions a model is loaded with: its own, a sidecar's, shipped ones, none.
+"""Which of Divine's additions a model is loaded with: its own, a sidecar's, shipped ones, none; and
+the drafters that they make, beside those that need nothing.
 
 Whatever is wrong with heads that nobody asked for by name means plain decoding and one warning, as
-they can only change the speed. Knows files; the drafters are made by loading.py.
+they can only change the speed. Draft models are opened elsewhere (drafting/loading.py).
 """
 
 from __future__ import annotations
@@ -12,10 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from divine.backends.base import Executable
+from divine.drafting import (
+    Drafter,
+    ForcedDrafter,
+    NgramDrafter,
+    NgramTable,
+    TableDrafter,
+    TextDrafter,
+    load_heads,
+)
 from divine.errors import DivineError, FormatError, UsageError
 from divine.gguf import GGUFFile
 from divine.heads.fingerprint import base_fingerprint
 from divine.heads.section import Additions, find_additions, open_sidecar
+from divine.program import Program
+from divine.text import Tokenizer
 
 SHIPPED = Path(__file__).parent.parent / "heads" / "shipped"  # fingerprint.gguf
 
@@ -42,6 +55,35 @@ def choose_additions(base: GGUFFile, heads: str | os.PathLike[str] | None) -> Ad
             "them, or export the model with heads"
         )
     return found
+
+
+def free_drafters(tokenizer: Tokenizer) -> dict[str, Drafter]:
+    """Those that every model has, by name."""
+    return {
+        "forced": ForcedDrafter(tokenizer.encode_answer, tokenizer.token_bytes),
+        "text": TextDrafter(),
+        "ngram": NgramDrafter(),
+    }
+
+
+def added_drafters(
+    additions: Additions,
+    base: GGUFFile,
+    program: Program,
+    executable: Executable,
+    ends: frozenset[int],
+) -> dict[str, Drafter]:
+    """Those of a base's additions, by name; `ends`: tokens that end an answer.
+
+    Raises FormatError for what does not fit the base, UnsupportedError for what Divine cannot run.
+    """
+    drafters: dict[str, Drafter] = {}
+    table = NgramTable.from_gguf(additions.file, program.vocabulary)
+    if table is not None:
+        drafters["table"] = TableDrafter(table)
+    if additions.has_heads:
+        drafters["mtp"] = load_heads(additions, base, program, executable, ends)
+    return drafters
 
 
 @contextmanager

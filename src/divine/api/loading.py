@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
-from divine.api.additions import choose_additions, only_warned
+from divine.api.additions import added_drafters, choose_additions, free_drafters, only_warned
 from divine.api.identity import state_identity
 from divine.api.model import Model
 from divine.backends import create_backend
@@ -20,12 +20,8 @@ from divine.drafting import (
     Controller,
     CostTable,
     Drafter,
-    ForcedDrafter,
-    NgramDrafter,
-    TextDrafter,
     load_draft_model,
     load_experience,
-    load_heads,
     prior_of,
 )
 from divine.errors import FormatError, UsageError
@@ -110,12 +106,6 @@ def load(
         if prefix_cache is not None:
             identity = state_identity(file, program, backend, kv_type)
             store = PrefixStore(prefix_cache, identity, prefix_cache_size or DEFAULT_SIZE)
-        drafters: dict[str, Drafter] = {
-            "forced": ForcedDrafter(tokenizer.encode_answer, tokenizer.token_bytes),
-            "text": TextDrafter(),
-            "ngram": NgramDrafter(),
-        }
-        additions = choose_additions(file, heads)
         smaller = None
         if draft_model is not None:  # before the large model: what is wrong with it is known sooner
             smaller = load_draft_model(
@@ -128,13 +118,14 @@ def load(
                 **limits,
             )
             opened.callback(smaller.close)
+        additions = choose_additions(file, heads)
         executable = chosen.compile(program, file, threads=threads)
         opened.callback(executable.close)
-        if additions is not None and additions.has_heads:
+        drafters = free_drafters(tokenizer)
+        if additions is not None:
             with only_warned(heads):
-                ends = tokenizer.end_ids
-                drafters["mtp"] = load_heads(additions, file, program, executable, ends)
-                opened.callback(drafters["mtp"].close)
+                added = added_drafters(additions, file, program, executable, tokenizer.end_ids)
+                drafters.update(added)
         if smaller is not None:  # after those that take less time
             drafters["model"] = smaller
         controller, experience = _controller(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from typing import Any, Literal, TypedDict, cast
 
 from divine.constraints import Constraint
-from divine.drafting import Drafter, SyntheticDrafter
+from divine.drafting import CHAIN, ChainDrafter, Drafter, SyntheticDrafter
 from divine.engine import Request
 from divine.errors import UsageError
 from divine.sampling import SamplingParams, TokenConstraint, check_integer
@@ -127,6 +127,11 @@ def _choose_drafters(
         clean = name.strip() if isinstance(name, str) else name
         if isinstance(clean, str) and clean.startswith("synthetic:") and clean not in drafters:
             drafters[clean] = SyntheticDrafter.from_name(clean)
+        elif isinstance(clean, str) and clean.startswith(CHAIN) and clean not in drafters:
+            inner = drafters.get(clean.removeprefix(CHAIN))
+            if inner is None:
+                raise UsageError(_unknown_drafter(clean.removeprefix(CHAIN), drafters))
+            drafters[clean] = ChainDrafter(inner)
         if clean not in drafters:
             raise UsageError(_unknown_drafter(clean, drafters))
         if clean == "text" and not has_guess:

@@ -13,7 +13,7 @@ from typing import Any
 from divine.errors import UnsupportedError
 
 # Okabe and Ito's colours, told apart by everyone; the same for a drafter in both panels.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 _MARKERS = "osD^vPX*"
 _INK, _PALE = "#333333", "#DDDDDD"
 _GROUP = 0.8  # of the distance between classes that their bars fill
@@ -74,7 +74,7 @@ def _speed_ups(
             places,
             [entry["ratio"] for entry in of_draft],
             0.92 * bar,
-            color=_COLOURS[index % len(_COLOURS)],
+            color=COLOURS[index % len(COLOURS)],
             label=draft,
         )
         paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over the dashed line
@@ -93,7 +93,7 @@ def _acceptance(axes: Any, entries: Sequence[Mapping[str, Any]], drafts: Sequenc
         axes.plot(
             list(shares),
             list(shares.values()),
-            color=_COLOURS[index % len(_COLOURS)],
+            color=COLOURS[index % len(COLOURS)],
             marker=_MARKERS[index % len(_MARKERS)],
             markersize=5,
         )

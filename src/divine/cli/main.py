@@ -35,6 +35,8 @@ COMMANDS = {
     "rm": ("divine.cli.rm", "Delete a fetched model."),
     "bench": ("divine.cli.bench", "Measure speed here, as a share of what the memory allows."),
     "bench serve": ("divine.cli.bench_serve", "Measure a server with several requests at once."),
+    "tune": ("divine.cli.tune", "Train what drafts for a model, on what it says itself."),
+    "evaluate": ("divine.cli.evaluate", "Count what drafts bring, on prompts of your own."),
     "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
 }
 INTERRUPTED = 130
@@ -144,7 +146,8 @@ def _usage(error: Exception, words: str) -> str:
 def _one(name: str) -> typer.Typer:
     """The called command alone: a group above it would cost each call 0.1 s."""
     app = _empty()
-    app.command()(importlib.import_module(COMMANDS[name][0]).command)
+    module = importlib.import_module(COMMANDS[name][0])
+    app.command(context_settings=getattr(module, "CONTEXT", None))(module.command)
     return app
 
 

@@ -85,7 +85,7 @@ def show_speculation(result: Mapping[str, Any]) -> None:
 
 
 def _speed_table(entries: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("class", "draft")
+    table = table_of("class", "draft")
     for name in ("prompts", "tok/s", "plain", "ratio", "end to\nend", "tokens\nper pass"):
         table.add_column(name, justify="right")
     for class_, entry in _without_repeats(entries):
@@ -103,7 +103,7 @@ def _speed_table(entries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _time_table(entries: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("class", "draft")
+    table = table_of("class", "draft")
     for name in ("draft", "verify", "rest", "pass"):
         table.add_column(f"{name}\nms", justify="right")
     table.add_column(f"accepted %\ndepth 1, 2, ... {SHOWN_DEPTHS}")
@@ -119,7 +119,7 @@ def _time_table(entries: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     from rich.table import Table
 
     return Table(*columns, box=None, pad_edge=False)
@@ -145,7 +145,7 @@ def show_serving(result: Mapping[str, Any]) -> None:
         f"{result['model']}, {settings['max_tokens']} tokens, temperature "
         f"{settings['temperature']:g}"
     )
-    table = _table("at once", "draft")
+    table = table_of("at once", "draft")
     for name in ("tok/s", "against\nnone", "first token\nms p50", "p95", "between\nms p50", "p95"):
         table.add_column(name, justify="right")
     plain = {e["concurrent"]: e["tok_s"] for e in result["serving"] if e["draft"] == "none"}

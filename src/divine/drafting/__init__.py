@@ -3,6 +3,8 @@
 from divine.drafting.acceptance import Walk, draw, walk, walk_by_rejection
 from divine.drafting.base import Budget, Drafter, DraftSession, DraftTask
 from divine.drafting.calibration import Calibration
+from divine.drafting.chain import PREFIX as CHAIN
+from divine.drafting.chain import ChainDrafter
 from divine.drafting.controller import Controller
 from divine.drafting.costs import CostTable, prior_costs
 from divine.drafting.counts import DepthCounts, DraftCounts
@@ -12,14 +14,18 @@ from divine.drafting.guess import TextDrafter
 from divine.drafting.heads import HeadsDrafter
 from divine.drafting.loading import load_draft_model, load_heads, prior_of
 from divine.drafting.ngram import NgramDrafter
+from divine.drafting.ngram_table import NgramTable
 from divine.drafting.sequence import SequenceDraft
 from divine.drafting.synthetic import SyntheticDrafter
+from divine.drafting.table import TableDrafter
 from divine.drafting.tree import ROOT, DraftTree, merge
 
 __all__ = [
+    "CHAIN",
     "ROOT",
     "Budget",
     "Calibration",
+    "ChainDrafter",
     "Controller",
     "CostTable",
     "DepthCounts",
@@ -31,8 +37,10 @@ __all__ = [
     "ForcedDrafter",
     "HeadsDrafter",
     "NgramDrafter",
+    "NgramTable",
     "SequenceDraft",
     "SyntheticDrafter",
+    "TableDrafter",
     "TextDrafter",
     "Walk",
     "draw",

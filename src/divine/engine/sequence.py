@@ -95,6 +95,7 @@ class Sequence:
         self.cancelled = False  # set from any thread
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None  # why it could not go on
+        self.end_token: int | None = None  # the token that ended it, which is not in the output
         self.logprobs: list[TokenLogprob] = []
         self.origins: list[int] = []  # of each token of the output: its sources in the tree, or OWN
         self._decoder = decoder
@@ -151,6 +152,7 @@ class Sequence:
     def append(self, token: int, logprob: TokenLogprob | None, sources: int = OWN) -> None:
         """Take a chosen token: the sequence may finish by it. `sources`: who had drafted it."""
         if token in self._end_ids:
+            self.end_token = token
             self.finish("stop")
             return
         self.tokens.append(token)

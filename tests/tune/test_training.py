@@ -1,0 +1,255 @@
+"""A killed and resumed run gives the weights of an unbroken one; its files say what it was."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic import TOKENS, synthetic_store, synthetic_tables
+
+from divine.errors import CapacityError, FormatError, NumericError, UsageError
+from divine.heads import DRAFT_VOCAB, HeadWeights
+from divine.tune import checkpoint, trainer
+from divine.tune.answers import AnswerStore
+from divine.tune.batches import NONE, Batches, split
+from divine.tune.options import TrainSettings
+from divine.tune.record import CURVES, read_log
+from divine.tune.tables import draft_vocabulary
+from divine.tune.training import WEIGHTS, train
+from divine.tune.workers import Workers
+
+HERE = Path(__file__).parent
+SETTINGS = TrainSettings(num_heads=2, rank=16, steps=24, stretches=4, draft_vocab=0, held_out=0.1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> AnswerStore:
+    return synthetic_store(tmp_path_factory.mktemp("language"), answers=40)
+
+
+def run(store: AnswerStore, folder: Path, settings: TrainSettings = SETTINGS) -> HeadWeights:
+    tables = synthetic_tables()
+
+    def tables_of(tokens: object, listed: np.ndarray) -> object:  # type: ignore[type-arg]
+        return replace(tables, draft_vocab=listed, output=tables.output[listed])
+
+    weights, _ = train(
+        store, tables_of, settings, folder,  # type: ignore[arg-type]
+        fingerprint="synthetic", end_ids=[2], workers=Workers("cpu"),
+    )  # fmt: skip
+    return weights
+
+
+def test_a_run_leaves_weights_log_curves_and_provenance(store: AnswerStore, tmp_path: Path) -> None:
+    weights = run(store, tmp_path)
+    read = HeadWeights.load(tmp_path / WEIGHTS)
+    assert all(
+        np.array_equal(read.tensors[name], weights.tensors[name]) for name in weights.tensors
+    )
+    assert read.fingerprint == "synthetic"
+    assert read.provenance["steps"] == 24
+    assert read.provenance["data"]["answers"] == len(store)
+    assert len(read.provenance["held_out"]["acceptance"]) == 2
+    log = read_log(tmp_path)
+    assert [entry["step"] for entry in log][-1] == 24
+    assert log[-1]["held_out_loss"] < log[0]["held_out_loss"]
+    assert (tmp_path / CURVES).read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[3])
+torch.set_num_threads(1)
+from divine.tune import trainer
+trainer._SAVE_SECONDS = 0.0  # after each step
+import test_training as t
+t.run(t.AnswerStore(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_weights(
+    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(store, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    command = [sys.executable, "-c", _KILLED, str(store.folder), str(folder), str(HERE)]
+    path = folder / checkpoint.NAME
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None and not path.exists():
+            time.sleep(0.002)
+        time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    state = checkpoint.load(folder)
+    assert state is not None
+    assert state["step"] > 0
+
+    # Further ends without a farewell, some steps after the last checkpoint.
+    class Killed(BaseException):
+        pass
+
+    monkeypatch.setattr(trainer, "_SAVE_SECONDS", 0.0)
+    real = trainer.Trainer.save
+    chance = random.Random(3)
+
+    def seldom(self: trainer.Trainer) -> None:
+        if self.step == self.steps or chance.random() < 0.4:
+            real(self)
+
+    def dies(self: trainer.Trainer) -> tuple[float, int]:
+        if chance.random() < 0.15:
+            raise Killed
+        return one_step(self)
+
+    one_step = trainer.Trainer._one_step
+    monkeypatch.setattr(trainer.Trainer, "save", seldom)
+    monkeypatch.setattr(trainer.Trainer, "_one_step", dies)
+    for _ in range(40):
+        try:
+            weights = run(store, folder)
+            break
+        except Killed:
+            continue
+    for name in expected.tensors:
+        assert np.array_equal(weights.tensors[name], expected.tensors[name]), name
+    assert read_log(folder) == read_log(tmp_path / "whole")
+
+
+def test_an_interruption_saves_and_minutes_are_settled_once(
+    store: AnswerStore, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, steps=None, minutes=0.02)
+    stopped = 0
+
+    def stop(progress: trainer.Progress) -> None:
+        nonlocal stopped
+        stopped = progress.steps
+        raise KeyboardInterrupt
+
+    chosen, held_out = split(store, 0.1)
+    tables = synthetic_tables()
+    definition = settings.definition(tables.dim, tables.eps, 0)
+    arguments = (store, chosen, held_out, tables, definition, settings, tmp_path, Workers("cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.Trainer(*arguments).run(stop)
+    again = trainer.Trainer(*arguments)
+    assert (again.step, again.steps) == (1, stopped)
+
+
+def test_a_loss_that_is_no_number_stops_with_the_step(
+    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_SAVE_SECONDS", 0.0)
+    real = Batches.batch
+
+    def poisoned(self: Batches, step: int, rank: int = 0, ranks: int = 1):  # type: ignore[no-untyped-def]
+        batch = real(self, step, rank, ranks)
+        if step == 5:
+            batch.states[:] = np.nan
+        return batch
+
+    monkeypatch.setattr(Batches, "batch", poisoned)
+    with pytest.raises(NumericError, match="loss of step 6 is nan"):
+        run(store, tmp_path)
+    state = checkpoint.load(tmp_path)
+    assert state is not None
+    assert state["step"] == 5
+    assert all(np.isfinite(values.numpy()).all() for values in state["network"].values())
+
+
+def test_other_settings_and_damaged_checkpoints_are_refused(
+    store: AnswerStore, tmp_path: Path
+) -> None:
+    run(store, tmp_path)
+    with pytest.raises(UsageError, match="was made with rate"):
+        run(store, tmp_path, replace(SETTINGS, rate=1e-4))
+    (tmp_path / checkpoint.NAME).write_bytes(b"nothing")
+    with pytest.raises(FormatError, match=r"checkpoint\.pt is damaged"):
+        run(store, tmp_path)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(
+    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, {"step": 1})
+
+    def full(state: object, file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.torch, "save", full)
+    with pytest.raises(CapacityError, match="checkpoint before it is kept"):
+        checkpoint.save(tmp_path, {"step": 2})
+    assert checkpoint.load(tmp_path) == {"step": 1}
+
+
+def test_another_base_is_refused(store: AnswerStore, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="fingerprint synthetic"):
+        train(
+            store, lambda *_: synthetic_tables(), SETTINGS, tmp_path,
+            fingerprint="another", end_ids=[], workers=Workers("cpu"),
+        )  # fmt: skip
+
+
+def test_a_shortlist_is_learned_and_kept(store: AnswerStore, tmp_path: Path) -> None:
+    weights = run(store, tmp_path, replace(SETTINGS, draft_vocab=6, steps=3))
+    listed = weights.tensors[DRAFT_VOCAB]
+    assert len(listed) == 6
+    assert 2 in listed
+    assert weights.definition.draft_vocab == 6
+    counts = np.array([5, 0, 9, 9, 1], np.int64)
+    assert draft_vocabulary(counts, 2, []).tolist() == [2, 3]
+    assert draft_vocabulary(counts, 2, [1]).tolist() == [1, 2]
+    assert draft_vocabulary(counts, 0, []).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_batches_show_each_position_once_an_epoch(store: AnswerStore) -> None:
+    batches = Batches(store, np.arange(len(store)), depth=2, length=8, stretches=3, seed=1)
+    order = batches._shuffle(0)
+    seen = np.concatenate(
+        [batches._gather(order[i : i + 1]).tokens[:, :8] for i in range(len(order))]
+    )
+    # The last position of an answer has no next token; a stretch may show it or not.
+    assert batches.positions <= (seen != NONE).sum() <= store.lengths.sum()
+    first = batches.batch(0)
+    assert np.array_equal(first.tokens, batches.batch(0).tokens)
+    halves = [batches.batch(0, rank, 2).tokens for rank in range(2)]
+    assert np.array_equal(np.sort(np.concatenate(halves), axis=0), np.sort(first.tokens, axis=0))
+    assert seen.max() < TOKENS
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"loss": "sharp"}, "loss is 'sharp'"),
+        ({"num_heads": 0}, "num_heads is 0"),
+        ({"rank": 0}, "rank is 0"),
+        ({"gamma": 0.0}, "discount_gamma"),
+        ({"steps": 3, "minutes": 1.0}, "both given"),
+        ({"rate": -1.0}, "rate is -1.0"),
+        ({"stretches": 0}, "stretches is 0"),
+    ],
+)
+def test_settings_are_checked(change: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(TrainSettings(), **change)  # type: ignore[arg-type]
+
+
+def test_a_store_without_states_is_refused(store: AnswerStore, tmp_path: Path) -> None:
+    settings = json.loads((store.folder / "capture.json").read_text())
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "capture.json").write_text(json.dumps({**settings, "states": False}))
+    with pytest.raises(UsageError, match="without states"):
+        run(AnswerStore(folder), tmp_path / "b")
