@@ -256,7 +256,7 @@ def test_kept_and_stored_states_together(tmp_path_factory, talks):
         assert state.tokens == prompt[: state.length]
         assert state.length < len(prompt)
         whole = max((common_length(prompt[:-1], old) for old in seen), default=0)
-        assert state.length >= whole // BLOCK * BLOCK - FORK_FROM
+        assert state.length > whole // BLOCK * BLOCK - FORK_FROM
         state.tokens = list(prompt)
         seen.append(prompt)
         prefixes.put(prompt, state)

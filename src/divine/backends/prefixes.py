@@ -55,15 +55,16 @@ class Prefixes:
             length = common_prefix(kept.tokens, tokens)
             if length > common:
                 best, common = kept, length
+        if best is not None and not self._usable(best, common):
+            best, common = None, 0
         state = self._from_store(tokens, common, new_state)
         if state is not None and (state.length or best not in self._kept):
             return state
-        found = None if best is None else self._known(best, common)
-        if found is None:
+        if best is None:
             return state or self._recycle() or new_state()
         if state is not None:
             state.close()
-        return found
+        return self._known(best, common)
 
     def _from_store(
         self, tokens: NDArray[np.int32], common: int, new_state: Callable[[], State]
@@ -83,16 +84,19 @@ class Prefixes:
             state.truncate(0)
         return state
 
-    def _known(self, best: _Kept, common: int) -> State | None:
-        """The best kept state, or a copy of it, with only what is common; None if too little is."""
+    def _usable(self, kept: _Kept, common: int) -> bool:
+        """Whether it is worth taking for what is common: all but a little, or enough to copy."""
+        loss = len(kept.tokens) - common
+        return loss <= SMALL_LOSS or self._kept_states == 1 or common >= FORK_FROM
+
+    def _known(self, best: _Kept, common: int) -> State:
+        """A kept state that is usable, or a copy of it, with only what is common."""
         if len(best.tokens) - common <= SMALL_LOSS or self._kept_states == 1:
             self._kept.remove(best)
             state = best.state
-        elif common >= FORK_FROM:
+        else:
             self._touch(best)
             state = best.state.fork()
-        else:
-            return None
         state.truncate(common)
         return state
 
