@@ -65,7 +65,8 @@ $(VENV)/installed: $(VENV)/made $(SOURCES)
 	@touch $@
 
 $(VENV)/test-tools: $(VENV)/made pyproject.toml
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --group test --group test-tune
 	@touch $@
 
 $(VENV)/lint-tools: $(VENV)/made pyproject.toml
