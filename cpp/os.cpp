@@ -27,7 +27,8 @@ void* reserve(size_t bytes) {
   if (aligned > start) munmap(start, size_t(aligned - start));
   char* end = start + mapped;
   if (end > aligned + size) munmap(aligned + size, size_t(end - (aligned + size)));
-  madvise(aligned, size, MADV_HUGEPAGE);  // advice: without it everything works, slower
+  // Advice: without it everything works, slower. A huge page for a few kilobytes would be a waste.
+  madvise(aligned, size, bytes >= kHugePage / 4 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   return aligned;
 }
 

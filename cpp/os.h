@@ -7,8 +7,8 @@ namespace divine::os {
 
 constexpr size_t kHugePage = size_t(2) << 20;
 
-// Zeroed memory, aligned to 2 MiB, in huge pages where the system gives them; committed when first
-// touched. Throws std::bad_alloc.
+// Zeroed memory, aligned to 2 MiB, in huge pages where the system gives them (small pieces are not
+// worth one); committed when first touched. Throws std::bad_alloc.
 void* reserve(size_t bytes);
 void release(void* memory, size_t bytes) noexcept;
 

@@ -37,6 +37,7 @@ def exactness() -> Iterator[ModuleType]:
     del sys.modules["exactness"]
 
 
+@pytest.mark.timeout(900)  # beside other work on two cores it takes minutes
 @pytest.mark.model
 def test_the_matrix(exactness: ModuleType) -> None:
     """The model drafts for itself too: right nearly always, by another way through the code."""

@@ -41,7 +41,9 @@ PROMPTS = [[1, 10, 11, 12], [1, 44, 45, 46, 44, 45]]
 @pytest.fixture(scope="module")
 def python() -> Path:
     try:
-        return compare.peer_python()
+        python = compare.peer_python()
+        subprocess.run([str(python), "-c", "import xllamacpp"], check=True, capture_output=True)
+        return python
     except (subprocess.CalledProcessError, OSError) as error:
         pytest.skip(f"{compare.WHEEL} cannot be installed: {error}")
 

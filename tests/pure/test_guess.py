@@ -100,6 +100,45 @@ def test_inserted_tokens(count: int) -> None:
     assert 0 < trees[100 + count].claims[back] < 0.5
 
 
+@pytest.mark.parametrize("new", [[900], [900, 901, 902]])
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_change_that_recurs_is_expected(gone: int, new: list[int]) -> None:
+    """As a name that is changed everywhere: from the second time on, and what follows it too."""
+    text = list(range(300))
+    old = [800, 801][:gone]
+    guess, answer, starts = [], [], []
+    for at in range(0, 300, 30):
+        guess += [*text[at : at + 30], *old]
+        answer += text[at : at + 30]
+        starts.append(len(answer))
+        answer += new
+    trees = proposals(guess, answer)
+    for start in starts[1:]:
+        path, node = [*new, *answer[start + len(new) :]][: BUDGET.depth], ROOT
+        for token in path:
+            child = trees[start].child(node, token)
+            assert child is not None
+            node = child
+        end = min(start + len(new) + 1, len(answer))
+        for at in range(start + 1, end):  # the place is kept while the change is being made
+            assert foreseen(trees[at], answer[at]), at
+
+
+def test_a_change_that_is_not_made_any_more_is_forgotten() -> None:
+    text = list(range(500))
+    guess, answer, starts = [], [], []
+    for index, at in enumerate(range(0, 500, 25)):
+        guess += [*text[at : at + 25], 800]
+        answer += text[at : at + 25]
+        starts.append(len(answer))
+        answer.append(900 if index < 3 else 800)
+    trees = proposals(guess, answer)
+    first = [trees[start].tokens[0] for start in starts]
+    assert first[1:5] == [800, 900, 900, 900]  # a single change may have been the only one
+    assert first[-1] == 800
+    assert foreseen(trees[starts[-1]], 900)
+
+
 def test_one_change_after_another() -> None:
     answer = [*PROSE[:100], 4000, 4001, *PROSE[100:160], 4002, 4003, *PROSE[160:200]]
     trees = proposals(PROSE, answer)

@@ -223,6 +223,35 @@ def test_weights_of_the_published_package(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.tensors[name], halves[name].astype(np.float32))
 
 
+def test_bfloat16_of_training_is_read(tmp_path: Path) -> None:
+    """By hand, as NumPy cannot write it: the upper halves of float32."""
+    weights = random_heads(BEST)
+    header: dict[str, Any] = {"__metadata__": {"divine.definition": json.dumps(BEST.to_dict())}}
+    body = b""
+    for name, data in weights.tensors.items():
+        listed = name == DRAFT_VOCAB
+        raw = data if listed else (data.view(np.uint32) >> 16).astype(np.uint16)
+        offsets = [len(body), len(body) + raw.nbytes]
+        kind = "I32" if listed else "BF16"
+        header[name] = {"dtype": kind, "shape": list(data.shape), "data_offsets": offsets}
+        body += raw.tobytes()
+    head = json.dumps(header).encode()
+    (tmp_path / "h.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + body)
+    found = HeadWeights.load(tmp_path / "h.safetensors")
+    for name, data in weights.tensors.items():
+        np.testing.assert_allclose(found.tensors[name], data, rtol=2**-7)
+
+
+def test_arrays_are_written_by_value(tmp_path: Path) -> None:
+    """A transposed view is what it shows, not what lies in memory."""
+    weights = random_heads(BEST)
+    views = {n: np.asfortranarray(data) for n, data in weights.tensors.items()}
+    HeadWeights(BEST, views).save(tmp_path / "h.safetensors")
+    found = HeadWeights.load(tmp_path / "h.safetensors")
+    for name, data in weights.tensors.items():
+        np.testing.assert_array_equal(found.tensors[name], data)
+
+
 def test_files_that_are_no_heads(tmp_path: Path) -> None:
     path = tmp_path / "h.safetensors"
     with pytest.raises(UsageError, match="there is no such file"):

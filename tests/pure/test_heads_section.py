@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divine.errors import CapacityError, FormatError, UnsupportedError, UsageError
-from divine.gguf import copy_metadata, open_gguf, typed, write_gguf
+from divine.errors import CapacityError, DivineError, FormatError, UnsupportedError, UsageError
+from divine.gguf import TensorData, copy_metadata, open_gguf, typed, write_gguf
 from divine.heads import DRAFT_VOCAB, HeadsDefinition, base_fingerprint
 from divine.heads.card import write_card
 from divine.heads.packaging import (
@@ -156,9 +156,7 @@ def test_the_section_is_found_when_the_header_has_grown(
     assert found.file.metadata["divine.packaging"] == "appended"
 
 
-def _data(file: Any, name: str) -> Any:
-    from divine.gguf import TensorData
-
+def _data(file: Any, name: str) -> TensorData:
     info = file.tensors[name]
     return TensorData(info.block_type, info.shape, file.raw(name))
 
@@ -208,6 +206,30 @@ def test_footers_that_lie(base: Path, tmp_path: Path) -> None:
     path.write_bytes(base.read_bytes() + bytes(64))
     with open_gguf(path) as file:
         assert find_additions(file) is None
+
+
+def test_hostile_sections_end_in_one_sentence(base: Path, tmp_path: Path) -> None:
+    """Bytes changed anywhere in a section that no checksum guards: a DivineError, or nothing."""
+    sidecar = pack(base, WEIGHTS, tmp_path / "heads.gguf", "sidecar")
+    data = sidecar.read_bytes()[: -FOOTER.size]
+    rng = np.random.default_rng(0)
+    path, faults = tmp_path / "hostile.gguf", []
+    for _ in range(400):
+        hostile = bytearray(data)
+        for at in rng.integers(0, 1900, rng.integers(1, 4)):  # keys and tensor table
+            hostile[at] = rng.choice([0, 1, 255, hostile[at] ^ 1, rng.integers(256)])
+        path.write_bytes(hostile)
+        try:
+            found = open_sidecar(path)
+            found.definition()
+            found.draft_vocab()
+            found.provenance()
+            found.check_numbers()
+            found.close()
+        except DivineError as error:
+            faults.append(str(error))
+    assert 100 < len(faults) < 400
+    assert not [fault for fault in faults if "\n" in fault]
 
 
 def test_a_plain_model_has_no_additions(base: Path) -> None:
@@ -301,6 +323,72 @@ def test_one_tensor_given_twice() -> None:
     content = heads_content(WEIGHTS)
     with pytest.raises(UsageError, match=r"again: the tensor 'divine.mtp.* is given twice"):
         content.add(heads_content(WEIGHTS), "again")
+
+
+def test_nothing_of_an_odd_base_is_lost(tmp_path: Path) -> None:
+    """Keys of every type, an empty tensor, bytes behind the last one (which are nobody's)."""
+    odd: dict[str, Any] = {
+        "x.empty": typed("[u8]", []), "x.text": "", "x.bools": [True, False],
+        "x.f64": typed("f64", 0.1), "x.i64": typed("i64", -(2**63)),
+        "x.u64": typed("u64", 2**64 - 1), "x.words": ["", "a", "\U0010ffff"],
+        "x.i8": typed("i8", -128),
+    }  # fmt: skip
+    base = tiny_llama(
+        tmp_path / "base.gguf", alignment=128, metadata_overrides=odd,
+        tensor_overrides={"divine_like": np.zeros((0,), np.float32)},
+    )  # fmt: skip
+    plain = base.read_bytes()
+    base.write_bytes(plain + b"trailing garbage" * 9)
+    for packaging in ("appended", "inline"):
+        path = pack(base, WEIGHTS, tmp_path / f"{packaging}.gguf", packaging)
+        with open_gguf(base) as file, open_gguf(path) as packed:
+            before, after = copy_metadata(file), copy_metadata(packed)
+            assert {key: after[key] for key in before} == before
+            assert list(after)[: len(before)] == list(before)
+            assert packed.alignment == 128
+            strip(packed, tmp_path / "plain.gguf")
+        assert (tmp_path / "plain.gguf").read_bytes() == plain
+
+
+def test_numbers_that_are_not_finite_are_found_when_loading(base: Path, tmp_path: Path) -> None:
+    """A NaN scale of Q8_0 as well as a NaN weight."""
+    for heads_type in ("f16", "q8_0", "f32"):
+        content = heads_content(WEIGHTS, heads_type)
+        name = "divine.mtp.1.proj_up.weight"
+        tensor: Any = content.tensors[name]
+        raw = np.frombuffer(tensor.data.tobytes(), np.uint8).copy()
+        raw[0:4] = (0, 0, 0xC0, 0x7F) if heads_type == "f32" else (0, 0x7E, 1, 1)
+        content.tensors[name] = TensorData(tensor.block_type, tensor.shape, raw)
+        with open_gguf(base) as file:
+            package(file, content, tmp_path / "bad.gguf", "sidecar")
+        with pytest.raises(FormatError, match=r"divine.mtp.1.proj_up.weight.* not finite"):
+            open_sidecar(tmp_path / "bad.gguf").check_numbers()
+
+
+def test_only_divine_s_own_names_are_added(base: Path, tmp_path: Path) -> None:
+    content = heads_content(WEIGHTS)
+    content.tensors["token_embd.weight"] = np.zeros(3, np.float32)
+    with open_gguf(base) as file, pytest.raises(UsageError, match=r"'token_embd.weight' cannot be"):
+        package(file, content, tmp_path / "x.gguf", "inline")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"projection_dim": typed("u32", 0)}, "rank is 0"),
+        ({"num_heads": typed("u32", 4)}, r"divine.mtp.3.proj_down.weight.* is missing"),
+        ({"projection_dim": typed("u32", 31)}, r"has shape \[32, 128\]; .*need \[31, 128\]"),
+    ],
+)
+def test_keys_that_contradict_the_tensors(
+    base: Path, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    content = heads_content(WEIGHTS)
+    content.keys.update({f"divine.speculative.{key}": value for key, value in change.items()})
+    with open_gguf(base) as file:
+        package(file, content, tmp_path / "x.gguf", "sidecar")
+    with pytest.raises(FormatError, match=words):
+        open_sidecar(tmp_path / "x.gguf").definition()
 
 
 # ---- the card ----

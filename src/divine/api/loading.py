@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -72,8 +73,9 @@ def load(
     if limits and draft_model is None:
         raise UsageError("draft_max and draft_min need a draft model: give draft_model")
     chosen = create_backend(backend)
-    file = open_gguf(model)
-    try:
+    with ExitStack() as opened:  # closed again if anything below fails
+        file = open_gguf(model)
+        opened.callback(file.close)
         program = build_program(file)
         context = _context(context, program.context)
         tokenizer = Tokenizer.from_metadata(file.metadata, str(file.path))
@@ -83,7 +85,6 @@ def load(
                 f"{program.vocabulary}; they must be the same"
             )
         defaults = _file_defaults(file)
-        executable = chosen.compile(program, file, threads=threads)
         drafters: dict[str, Drafter] = {"text": TextDrafter(), "ngram": NgramDrafter()}
         additions = choose_additions(file, heads)
         if additions is not None:
@@ -91,12 +92,9 @@ def load(
                 table = NgramTable.from_gguf(additions.file, program.vocabulary)
                 if table is not None:
                     drafters["table"] = TableDrafter(table)
-        if additions is not None and additions.has_heads:
-            ends = tokenizer.end_ids
-            with only_warned(heads):
-                drafters["mtp"] = load_heads(additions, file, program, executable, ends)
-        if draft_model is not None:
-            drafters["model"] = load_draft_model(
+        smaller = None
+        if draft_model is not None:  # before the large model: what is wrong with it is known sooner
+            smaller = load_draft_model(
                 draft_model,
                 tokenizer,
                 target_file=str(file.path),
@@ -105,12 +103,20 @@ def load(
                 kv_type=cast("KvType", kv_type),
                 **limits,
             )
+            opened.callback(smaller.close)
+        executable = chosen.compile(program, file, threads=threads)
+        opened.callback(executable.close)
+        if additions is not None and additions.has_heads:
+            with only_warned(heads):
+                ends = tokenizer.end_ids
+                drafters["mtp"] = load_heads(additions, file, program, executable, ends)
+                opened.callback(drafters["mtp"].close)
+        if smaller is not None:  # after those that take less time
+            drafters["model"] = smaller
         controller, experience = _controller(
             file, program, executable, drafters, draft_model, additions
         )
-    except BaseException:
-        file.close()
-        raise
+        opened.pop_all()
     return Model(
         file,
         tokenizer,

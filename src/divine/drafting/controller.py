@@ -138,7 +138,6 @@ class Controller:
             draft.pass_ms = here.plain + added + took
             draft.units = draft.pass_ms / here.plain
             draft.row_units = added / here.plain / max(nodes, 1)
-            draft.draft_ms += took / len(wanting)
         return trees
 
     def settle(
@@ -288,7 +287,13 @@ class Controller:
             else:
                 contest.append((index, proposal, order, [paths[node] for node in order]))
         if contest:
-            shares = share_rows([entry[3] for entry in contest], here.curve[taken:], here.price)
+            shares = share_rows(
+                [entry[3] for entry in contest],
+                here.curve[taken:],
+                here.price,
+                here.plain,
+                len(wanting),
+            )
             for (index, proposal, order, _), share in zip(contest, shares, strict=True):
                 if share == len(proposal):
                     trees[index] = proposal
@@ -333,7 +338,7 @@ def _worthy_depth(
             break
     if best and others:
         paths = path_probabilities(merge(others))
-        gain -= best_count(sorted(paths, reverse=True)[: draft.limit], curve, price)[1]
+        gain -= best_count(sorted(paths, reverse=True)[: draft.limit], curve, price, here.plain)[1]
     if gain > (0.0 if member.allowance > 0 else _PROMISE) and _repays(
         draft, member, quote, most, gain, expected, here
     ):

@@ -26,11 +26,12 @@ _FORGET = 0.995  # per pass: what was seen once, badly, is tried again after som
 _CLIP = 0.2  # of a residual (log): an outlier counts as 20 % only, unless others follow it
 _FEW = 3  # passes of a number of rows, before which the quicker ones are believed
 _FIRST_CLIP = 0.7  # of the first residual of a number of rows: a factor of two
-_REBUILD_EVERY = 16  # passes, if no shift moved by more than this:
+_REBUILD_EVERY = 64  # passes, if no shift moved by more than this:
 _REBUILD_SHIFT = 0.01
-_SLOPE_FORGET = 0.998
+_SLOPE_EVERY = 4  # passes: it changes slowly
+_SLOPE_FORGET = 0.992
 _SLOPE_SPREAD = 0.3  # least relative spread of contexts from which a slope is fitted
-_SLOPE_PASSES = 50
+_SLOPE_PASSES = 12
 _SLOPE_MOST = 1 / 1000  # of level(1): a row's attention costs a plain pass at 1,000 positions
 
 _LOADED_WEIGHT = 8.0  # at most: a machine may have changed since
@@ -93,10 +94,9 @@ class CostTable:
     def curve(self, rows: int, more: int, context: int) -> list[float]:
         """The costs of rows, rows + 1, ..., rows + more."""
         scale, slope = self._scale, self._scale * self._slope * context
-        if rows + more < len(self._levels):
-            levels = self._levels[rows : rows + more + 1]
-        else:
-            levels = [self._level(n) for n in range(rows, rows + more + 1)]
+        end = rows + more + 1
+        levels = self._levels[rows:end]
+        levels += map(self._level, range(rows + len(levels), end))  # beyond the table
         if slope == 0.0:
             return [scale * level for level in levels]
         return [scale * level + slope * n for n, level in enumerate(levels, rows)]
@@ -119,7 +119,8 @@ class CostTable:
         residual = math.log(ms / expected)
         share = 1 / (weight + 1)
         if weight >= _FEW:
-            self._learn_slope(rows * context / level, ms / level, residual)
+            if self._passes % _SLOPE_EVERY == 0:
+                self._learn_slope(rows * context / level, ms / level, residual)
             residual = self._clipped(residual)
         elif weight > 0.5 and residual < -_CLIP:
             share = 1.0  # it was the earlier ones that something held up

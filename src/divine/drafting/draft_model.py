@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from divine.backends.base import Cancelled, Executable, KvType, Shortlist, Want
 from divine.backends.prefixes import Prefixes
 from divine.drafting.base import Budget, DraftSession, DraftTask
-from divine.drafting.costs import prior_costs
 from divine.drafting.growth import Growth
 from divine.drafting.guesses import guesser_for
 from divine.drafting.reader import PassTimes, Reader
@@ -39,26 +38,26 @@ class DraftModel:
         self,
         executable: Executable,
         context: int,
+        prior: Mapping[int, float],
         *,
         draft_max: int = DRAFT_MAX,
         draft_min: int = 0,
         width: int = WIDTH,
         kv_type: KvType = "f16",
-        prior: Mapping[int, float] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """`context`: the most tokens the model can read.
+        """`context`: the most tokens the model can read; `prior`: rows -> a first estimate of the
+        milliseconds of a pass.
 
         At most draft_max tokens are proposed, and none if they would be fewer than draft_min;
-        `width` is the most guesses at one place, 1 makes chains. `prior`: rows -> a first
-        estimate of the milliseconds of a pass.
+        `width` is the most guesses at one place, 1 makes chains.
         """
         self.executable = executable
         self.context = context
         self.draft_max = draft_max
         self.draft_min = draft_min
         self.width = width
-        self.times = PassTimes(prior_costs(0.4e9, 0.4e9) if prior is None else prior)
+        self.times = PassTimes(prior)
         self._kv_type: KvType = kv_type
         self._prefixes = Prefixes()
         self._on_close = on_close

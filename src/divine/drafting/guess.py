@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.drafting.base import Budget, DraftTask, FreeDrafter
-from divine.drafting.suffixes import Follower, SuffixIndex, read_on
+from divine.drafting.follower import Follower
+from divine.drafting.suffixes import SuffixIndex, read_on
 from divine.drafting.tree import DraftTree
 from divine.sampling import Histories
 
@@ -48,11 +49,14 @@ class TextSession:
 
     def propose(self, histories: Histories, budget: Budget) -> DraftTree:
         """How the guess goes on where the answer has come to; after a change, where that may be."""
-        self._follower.take(self._tokens[self._taken :])
+        follower = self._follower
+        follower.take(self._tokens[self._taken :])
         self._taken = len(self._tokens)
         found = self._index.find(self._tokens, self._start)
-        places = self._follower.join(self._tokens, found)
-        return read_on(self._guess, places, budget, loop=False)
+        places = follower.join(self._tokens, found)
+        return read_on(
+            self._guess, places, budget, loop=False, changes=follower.changes, owed=follower.owed
+        )
 
     def observe(self, taps: Mapping[str, NDArray[np.float32]]) -> None:
         """Needs nothing."""

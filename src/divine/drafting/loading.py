@@ -87,11 +87,11 @@ def load_draft_model(
     model = DraftModel(
         executable,
         program.context,
+        prior_of(program, file, executable.threads, listed=float(always.mean())),
         draft_max=draft_max,
         draft_min=draft_min,
         width=width,
         kv_type=kv_type,
-        prior=prior_of(program, file, executable.threads, listed=float(always.mean())),
         on_close=file.close,
     )
     if shared is None:
@@ -112,6 +112,7 @@ def load_heads(
     heads that do not fit the base, UnsupportedError for what Divine cannot run.
     """
     definition = additions.definition()
+    additions.check_numbers()
     listed = additions.draft_vocab()
     if listed is not None:
         listed = np.union1d(listed, np.array(sorted(ends), np.int32)).astype(np.int32)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.drafting.base import Budget, DraftTask, FreeDrafter
-from divine.drafting.suffixes import Follower, SuffixIndex, read_on
+from divine.drafting.follower import Follower
+from divine.drafting.suffixes import SuffixIndex, read_on
 from divine.drafting.tree import DraftTree
 from divine.sampling import Histories
 
@@ -45,10 +46,13 @@ class NgramSession:
         """What followed the longest matches of the sequence's end, and of shorter ones."""
         tokens = self._tokens
         self._index.extend()
-        self._follower.take(tokens[self._taken :])
+        follower = self._follower
+        follower.take(tokens[self._taken :])
         self._taken = len(tokens)
-        places = self._follower.join(tokens, self._index.find(tokens))
-        return read_on(tokens, places, budget, loop=True)
+        places = follower.join(tokens, self._index.find(tokens))
+        return read_on(
+            tokens, places, budget, loop=True, changes=follower.changes, owed=follower.owed
+        )
 
     def observe(self, taps: Mapping[str, NDArray[np.float32]]) -> None:
         """Needs nothing."""

@@ -2,7 +2,8 @@
 
 The rule: the rows of a pass are worth the sum of their paths' probabilities (expected tokens) minus
 price times the milliseconds they add. Costs rise in steps, so every number of rows is tried.
-`curve[n]` is the cost of a pass with n nodes in it, `price` tokens per millisecond.
+`curve[n]` is the cost of a pass with n nodes in it, `price` tokens per millisecond, `plain` the
+cost of a pass with neither nodes nor rows that only read a prompt.
 """
 
 from __future__ import annotations
@@ -25,30 +26,45 @@ def ranked(paths: Sequence[float], most: int) -> list[int]:
     return sorted(range(len(paths)), key=lambda node: -paths[node])[:most]
 
 
-def best_count(paths: Sequence[float], curve: Sequence[float], price: float) -> tuple[int, float]:
-    """How many of these falling probabilities to take, and the tokens gained beyond their price."""
+def best_count(
+    paths: Sequence[float], curve: Sequence[float], price: float, plain: float, roots: int = 1
+) -> tuple[int, float]:
+    """How many of these falling probabilities to take, and the tokens gained beyond their price.
+
+    Time is worth at least what this very pass can make of it, per millisecond (`roots` sequences
+    get a token each in the `plain` milliseconds without nodes): what more rows would bring then
+    comes as cheaply in the next pass, when it is known that these came true.
+    """
     best, gain, total, base = 0, 0.0, 0.0, curve[0]
+    densest, density, at_density = 0, price, 0.0
     for count, path in enumerate(paths[: len(curve) - 1], 1):
         total += path
-        net = total - price * (curve[count] - base)
+        added = curve[count] - base
+        net = total - price * added
         if net > gain:
             best, gain = count, net
-    return best, gain
+        if roots + total > density * (plain + added):
+            densest, density, at_density = count, (roots + total) / (plain + added), net
+    return (densest, at_density) if densest else (best, gain)
 
 
 def share_rows(
-    wishes: Sequence[Sequence[float]], curve: Sequence[float], price: float
+    wishes: Sequence[Sequence[float]],
+    curve: Sequence[float],
+    price: float,
+    plain: float,
+    roots: int,
 ) -> list[int]:
     """Rows for each of several sequences that compete for one pass.
 
     `wishes` holds each one's path probabilities, falling; the likeliest nodes of all go first.
     """
     if len(wishes) == 1:
-        return [best_count(wishes[0], curve, price)[0]]
+        return [best_count(wishes[0], curve, price, plain, roots)[0]]
     every = sorted(
         ((path, -index) for index, paths in enumerate(wishes) for path in paths), reverse=True
     )
-    count, _ = best_count([path for path, _ in every], curve, price)
+    count, _ = best_count([path for path, _ in every], curve, price, plain, roots)
     shares = [0] * len(wishes)
     for _, index in every[:count]:
         shares[-index] += 1

@@ -54,8 +54,7 @@ class OpenShare:
 class SequenceDraft:
     """One sequence's drafters, figures and recent past; made by Controller.begin().
 
-    counts    drafter -> what became of its nodes at depth 1, 2, ...
-    draft_ms  time spent in planning and in its drafters
+    counts  drafter -> what became of its nodes at depth 1, 2, ...
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class SequenceDraft:
         self.nodes = nodes
         self.depth = depth
         self.counts: dict[str, list[DepthCounts]] = {member.name: [] for member in members}
-        self.draft_ms = 0.0
         self.planned: DraftTree | None = None
         self.limit = 0  # nodes that it may have in the planned pass
         self.pass_ms = 0.0  # what the last planned pass was expected to take, drafting included

@@ -2,17 +2,17 @@
 
 A *place* is a position of a text whose preceding tokens match the end of a query (the same text, or
 another), so the token at the place is a guess at the query's next one. SuffixIndex finds the places
-of the longest matches, Follower those to be expected where a copy has been changed, and read_on
-makes a tree of them. Knows no models, and of probabilities only what a match of some length has
-turned out to be worth.
+of the longest matches, and read_on makes a tree of them. Knows no models, and of probabilities only
+what a match of some length has turned out to be worth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from divine.drafting.base import Budget
+from divine.drafting.follower import Change
 from divine.drafting.tree import ROOT, DraftTree
 
 # The n-grams that are indexed, and how many of the latest places of each are looked at: those of
@@ -24,16 +24,6 @@ _LONG = 12
 # How far back a place is compared when it is met first. A match that goes on grows without limit.
 _FIRST_LOOK = 32
 
-# Follower: a match of _TRUSTED tokens is followed. Where the query parts from it, a place among the
-# next _WINDOW tokens that fits the query's last token counts as a match _NEAR tokens longer, and
-# those to go on from if the tokens were inserted, or replace as many, count as a match of _CHANGED.
-# After _PATIENCE tokens it gives up.
-_TRUSTED = 8
-_WINDOW = 24
-_NEAR = 4
-_CHANGED = 1
-_PATIENCE = 24
-
 # A place speaks with the power of its match's length; "none of them" with a constant. In greedy
 # answers of small models a lone match of 1 is right one time in six, of 4 two times in three and
 # of 16 nineteen times in twenty, which these meet.
@@ -41,8 +31,10 @@ _WEIGHTS = [length**1.5 for length in range(129)]
 _NONE = 5.0
 _CLAIMS = [weight / (weight + _NONE) for weight in _WEIGHTS]
 _LAST = len(_WEIGHTS) - 1
+_UNCHANGED: Mapping[int, Change] = {}
 
-_Reader = tuple[int, int, int]  # place, length of its match, the place where it began to read
+# place, length of its match, the place where it began to read, tokens that come before the place
+_Reader = tuple[int, int, int, tuple[int, ...]]
 
 
 class SuffixIndex:
@@ -111,81 +103,32 @@ class SuffixIndex:
         return length
 
 
-class Follower:
-    """Keeps its place in a text that a query copies with changes.
-
-    While the two agree it counts. When they part, the query's next tokens may stand for as many of
-    the text or for none, or some of the text's were left out: places near the parting are then
-    worth more than their matches alone, until one there or elsewhere is long enough to follow.
-    """
-
-    def __init__(self, text: Sequence[int], trust: int = 0) -> None:
-        """Begins at the start of the text, worth a match of `trust`; with 0 it begins nowhere."""
-        self._text = text
-        self._place = 0  # where the query's next token is expected, or where the query parted
-        self._length = trust  # of the match that led there; 0: nothing is followed
-        self._astray = 0  # tokens of the query since the parting
-
-    def take(self, tokens: Iterable[int]) -> None:
-        """The query has grown by these tokens."""
-        if not self._length:
-            return
-        for token in tokens:
-            if self._astray:
-                self._astray += 1
-            elif self._place < len(self._text) and self._text[self._place] == token:
-                self._place += 1
-                self._length += 1
-            else:
-                self._astray = 1
-        if self._astray > _PATIENCE:
-            self._length = 0
-
-    def join(self, query: Sequence[int], found: Mapping[int, int]) -> dict[int, int]:
-        """Places to be expected -> what they are worth as a match's length; then those found."""
-        places: dict[int, int] = {}
-        if self._length and self._astray:
-            places = self._around(query[-1], found)
-        elif self._length and self._place < len(self._text):
-            places = {self._place: self._length}
-        for place, length in found.items():
-            if places.setdefault(place, length) < length:
-                places[place] = length
-        if places:
-            best = max(places, key=places.__getitem__)
-            followed = 0 if self._astray else self._length
-            if places[best] >= _TRUSTED and places[best] > followed:
-                self._place, self._length, self._astray = best, places[best], 0
-        return places
-
-    def _around(self, last: int, found: Mapping[int, int]) -> dict[int, int]:
-        text, parting = self._text, self._place
-        expected = parting + self._astray
-        places: dict[int, int] = {}
-        for place in range(parting + 1, min(expected + _WINDOW, len(text))):
-            if text[place - 1] == last:
-                places[place] = found.get(place, 1) + _NEAR
-        for place in (expected, parting):
-            if place < len(text):
-                places.setdefault(place, _CHANGED)
-        return places
-
-
 def read_on(
-    text: Sequence[int], places: Mapping[int, int], budget: Budget, *, loop: bool
+    text: Sequence[int],
+    places: Mapping[int, int],
+    budget: Budget,
+    *,
+    loop: bool,
+    changes: Mapping[int, Change] = _UNCHANGED,
+    owed: tuple[int, ...] = (),
 ) -> DraftTree:
     """The tree of what follows `places` (place -> length of its match), the likeliest paths first.
 
     Where places disagree there are siblings, each with the weight of the places that say so; along
     a path the matches grow. Of equals the earlier in `places` comes first. With `loop` a place that
     reaches the end of the text goes on where it began, as the text itself would if it went on so.
+    A token of `changes` may be replaced; `owed` is to be said before the first of the places. Paths
+    that would not be worth their row are left out.
     """
     if not places:
         return DraftTree()
-    reading = _Reading(text, budget, loop)
-    reading.branch([(place, length, place) for place, length in places.items()], ROOT, 1, 1.0)
+    reading = _Reading(text, budget, loop, changes)
+    readers: list[_Reader] = [(place, length, place, ()) for place, length in places.items()]
+    if owed:
+        readers[0] = (*readers[0][:3], owed)
+    reading.branch(readers, ROOT, 1, 1.0)
     queue, tree = reading.queue, reading.tree
-    while queue and len(tree) < budget.nodes:
+    while queue and len(tree) < budget.nodes and -queue[0][0] >= budget.row_price:
         negative, _, token, claim, parent, depth, readers = heappop(queue)
         node = tree.add(token, parent, claim)
         if len(readers) == 1:
@@ -198,11 +141,13 @@ def read_on(
 class _Reading:
     """A tree that grows by its likeliest path; those that might be next are in the queue."""
 
-    def __init__(self, text: Sequence[int], budget: Budget, loop: bool) -> None:
+    def __init__(
+        self, text: Sequence[int], budget: Budget, loop: bool, changes: Mapping[int, Change]
+    ) -> None:
         self.tree = DraftTree()
         # -probability of the path, order, token, claim, parent, depth, those who read it
         self.queue: list[tuple[float, int, int, float, int, int, list[_Reader]]] = []
-        self._text, self._budget, self._loop = text, budget, loop
+        self._text, self._budget, self._loop, self._changes = text, budget, loop, changes
         self._offers = 0
 
     def branch(self, readers: Sequence[_Reader], parent: int, depth: int, path: float) -> None:
@@ -213,30 +158,46 @@ class _Reading:
         groups: dict[int, list[_Reader]] = {}
         weights: dict[int, float] = {}
         total = _NONE
-        for place, length, start in readers:
+
+        def add(token: int, weight: float, reader: _Reader) -> None:
+            if token in groups:
+                weights[token] += weight
+                groups[token].append(reader)
+            else:
+                weights[token] = weight
+                groups[token] = [reader]
+
+        for place, length, start, owed in readers:
+            weight = _WEIGHTS[length] if length < _LAST else _WEIGHTS[_LAST]
+            if owed:
+                total += weight
+                add(owed[0], weight, (place, length + 1, start, owed[1:]))
+                continue
             if place == end:
                 if not self._loop:
                     continue
                 place = start
-            token = text[place]
-            weight = _WEIGHTS[length] if length < _LAST else _WEIGHTS[_LAST]
             total += weight
-            if token in groups:
-                weights[token] += weight
-                groups[token].append((place + 1, length + 1, start))
-            else:
-                weights[token] = weight
-                groups[token] = [(place + 1, length + 1, start)]
+            token = text[place]
+            change = self._changes.get(token)
+            kept, made = (1.0, ()) if change is None else change.shares()
+            add(token, weight * kept, (place + 1, length + 1, start, ()))
+            for (skipped, new), share in made:
+                after = min(place + skipped, end)
+                add(new[0], weight * share, (after, length + 1, start, new[1:]))
         for token, weight in weights.items():
             claim = weight / total
             self._offer(path * claim, token, claim, parent, depth, groups[token])
 
     def chain(self, reader: _Reader, node: int, depth: int, path: float) -> None:
         """Add what one reader has next below `node`, until something in the queue is likelier."""
-        text, end, tree = self._text, len(self._text), self.tree
-        place, length, start = reader
-        rival = -self.queue[0][0] if self.queue else 0.0
+        text, end, tree, changes = self._text, len(self._text), self.tree, self._changes
+        place, length, start, owed = reader
+        rival = max(-self.queue[0][0] if self.queue else 0.0, self._budget.row_price)
         for level in range(depth, self._budget.depth + 1):
+            if owed or (place < end and text[place] in changes):
+                self.branch([(place, length, start, owed)], node, level, path)
+                return
             if place == end:
                 if not self._loop:
                     return
@@ -247,7 +208,7 @@ class _Reading:
             place += 1
             length += 1
             if path < rival or len(tree) >= self._budget.nodes:
-                self._offer(path, token, claim, node, level, [(place, length, start)])
+                self._offer(path, token, claim, node, level, [(place, length, start, ())])
                 return
             node = tree.add(token, node, claim)
 

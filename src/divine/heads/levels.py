@@ -20,7 +20,7 @@ from divine.heads.program import base_ends, check_base, level_program, state_tap
 from divine.heads.reference import inverse_gain
 from divine.program import Program
 
-MAX_NODES = 64  # of one call
+MAX_NODES = 16  # of one call; buffers are made for so many
 
 
 class Levels:

@@ -121,6 +121,9 @@ def package(
     """
     path = Path(path)
     _check_target(base, path)
+    for name in (*content.keys, *content.tensors):
+        if not name.startswith(OWN):
+            raise UsageError(f"{name!r} cannot be added to a model; its name must begin with {OWN}")
     if not content.tensors:
         raise UsageError("there is nothing to export: no heads and no table were given")
     fingerprint = base_fingerprint(base)

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from divine.blocks import dequantize
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import GGUFFile, open_gguf
 from divine.heads.definition import DRAFT_VOCAB, PREFIX, TENSOR_PREFIX, HeadsDefinition, tensor_name
@@ -75,7 +76,7 @@ class Additions:
             for name, info in file.tensors.items()
             if name.startswith(TENSOR_PREFIX)
         }
-        first = shapes.get(tensor_name(0, "proj_up.weight"), (1,))
+        first = shapes.get(tensor_name(0, "proj_up.weight")) or (1,)
         definition = HeadsDefinition.from_keys(file.metadata, first[0], self.where)
         definition.check_shapes(shapes, self.where)
         return definition
@@ -84,7 +85,7 @@ class Additions:
         """What made the heads; empty if they do not say, or not in JSON."""
         try:
             value = json.loads(self.file.metadata.str(PROVENANCE_KEY, "{}"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -99,6 +100,16 @@ class Additions:
         if not len(ids) or ids[0] < 0 or (np.diff(ids.astype(np.int64)) <= 0).any():
             raise FormatError(f"{self.where}: the ids of {DRAFT_VOCAB} must ascend from 0 on")
         return ids
+
+    def check_numbers(self) -> None:
+        """Raises FormatError for a tensor of the heads with a number that is not finite."""
+        for name in self.file.tensors:
+            if name.startswith(TENSOR_PREFIX) and name != DRAFT_VOCAB:
+                kind, shape = self.file.block_type(name), self.file.shape(name)
+                if not np.isfinite(dequantize(self.file.raw(name), kind, shape)).all():
+                    raise FormatError(
+                        f'{self.where}: the tensor "{name}" has numbers that are not finite'
+                    )
 
     def check_base(self, base: GGUFFile) -> None:
         """Raises UsageError if they were made for another base."""

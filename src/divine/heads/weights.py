@@ -52,7 +52,7 @@ class HeadWeights:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file, all or nothing; raises UsageError if it cannot be written."""
-        numpy_io = _safetensors()
+        library = _safetensors()
         path = Path(path)
         tensors = {name: np.ascontiguousarray(data) for name, data in self.tensors.items()}
         metadata = {
@@ -63,7 +63,7 @@ class HeadWeights:
             metadata[_FINGERPRINT] = self.fingerprint
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
-            numpy_io.save_file(tensors, temporary, metadata=metadata)
+            library.numpy.save_file(tensors, temporary, metadata=metadata)
             temporary.replace(path)
         except Exception as error:  # noqa: BLE001 - the library's errors have no useful base class
             reason = getattr(error, "strerror", None) or error
@@ -75,16 +75,17 @@ class HeadWeights:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HeadWeights:
         """Read a safetensors file; raises UsageError when there is none, FormatError for others."""
-        _safetensors()
-        from safetensors import safe_open
-
+        library = _safetensors()
         path = Path(path)
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file")
         try:
-            with safe_open(path, framework="np") as file:
+            with library.safe_open(path, framework="np") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: _plain(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            # By hand from the bytes: NumPy has no bfloat16, which training often uses.
+            tensors = {
+                name: _plain(name, raw) for name, raw in library.deserialize(path.read_bytes())
+            }
         except DivineError as error:
             raise FormatError(f"{path}: {error}") from None
         except OSError as error:
@@ -114,17 +115,27 @@ def check_tensors(
         raise FormatError(f"{where}: the ids of {DRAFT_VOCAB} must ascend from 0 on")
 
 
-def _plain(name: str, data: NDArray[Any]) -> NDArray[Any]:
-    """float32, or int32 for the draft vocabulary."""
+_FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_INTEGERS = {"I32": "<i4", "I64": "<i8", "U32": "<u4"}
+
+
+def _plain(name: str, raw: Mapping[str, Any]) -> NDArray[Any]:
+    """float32, or int32 for the draft vocabulary, of a tensor as safetensors gives it."""
+    kind, shape, data = str(raw["dtype"]), raw["shape"], bytes(raw["data"])
     if not name.startswith(TENSOR_PREFIX):
         raise FormatError(f'the tensor "{name}" is not one of drafting heads')
     if name == DRAFT_VOCAB:
-        if data.dtype.kind not in "iu":
-            raise FormatError(f"{DRAFT_VOCAB} is of type {data.dtype}; integers are needed")
-        return data.astype(np.int32)
-    if data.dtype.kind != "f":
-        raise FormatError(f'the tensor "{name}" is of type {data.dtype}; f32 or f16 is needed')
-    return data.astype(np.float32)
+        if kind not in _INTEGERS:
+            raise FormatError(f"{DRAFT_VOCAB} is of type {kind}; integers are needed")
+        return np.frombuffer(data, _INTEGERS[kind]).reshape(shape).astype(np.int32)
+    if kind == "BF16":  # the upper half of a float32
+        wide = np.frombuffer(data, "<u2").astype(np.uint32) << 16
+        return wide.view(np.float32).reshape(shape)
+    if kind not in _FLOATS:
+        allowed = ", ".join([*_FLOATS, "BF16"])
+        raise FormatError(f'the tensor "{name}" is of type {kind}; allowed are {allowed}')
+    with np.errstate(over="ignore"):  # infinity is found later
+        return np.frombuffer(data, _FLOATS[kind]).reshape(shape).astype(np.float32)
 
 
 def _definition(
@@ -149,7 +160,7 @@ def published_definition(shapes: Mapping[str, tuple[int, ...]], where: str) -> H
 def _json(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{where} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{where} is no JSON object")
@@ -157,10 +168,11 @@ def _json(text: str, where: str) -> dict[str, Any]:
 
 
 def _safetensors() -> Any:
+    """The library, which only those need who make heads."""
     try:
         import safetensors.numpy
     except ImportError:
         raise UsageError(
             "files of trained heads need the package safetensors: pip install 'divine-llm[heads]'"
         ) from None
-    return safetensors.numpy
+    return safetensors

@@ -10,6 +10,8 @@ from divine.store.catalogue import CATALOGUE
 from divine.store.folder import find
 from divine.store.names import parse_hub
 
+_ENDINGS = (".gguf", ".divine")
+
 
 def resolve(model: str) -> Path:
     """The file that MODEL means: a path that exists, or the name of a pulled model.
@@ -29,7 +31,7 @@ def resolve(model: str) -> Path:
         raise DownloadError(f"{model} is not on this computer; `divine pull {model}` fetches it")
     if os.path.isdir(model):  # noqa: PTH112 - unlike Path.is_dir, takes a name of any length
         raise DownloadError(f"{model} is a folder; give a GGUF file in it")
-    if "/" in model or "\\" in model or model.lower().endswith(".gguf"):
+    if "/" in model or "\\" in model or model.lower().endswith(_ENDINGS):
         raise DownloadError(f"{model}: there is no such file{_hint(model)}")
     raise DownloadError(
         f"no model is called {model!r}; give the path of a GGUF file, a pulled name "
@@ -38,7 +40,7 @@ def resolve(model: str) -> Path:
 
 
 def _hint(model: str) -> str:
-    if model.startswith(("/", ".", "~")) or model.lower().endswith(".gguf"):
+    if model.startswith(("/", ".", "~")) or model.lower().endswith(_ENDINGS):
         return ""
     try:
         hub = parse_hub(model, bare=True)
