@@ -27,16 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.errors import CapacityError, FormatError, UsageError
+from divine.tune.shards import INDEX, mapped, records_of, recover, shard_path, shards, too_short
 
-INDEX = np.dtype([
-    ("number", "<i8"),  # of the prompt
-    ("token_at", "<i8"),  # in tokens, within the shard
-    ("row_at", "<i8"),  # in states, within the shard
-    ("prompt", "<i4"),  # tokens of the prompt
-    ("answer", "<i4"),  # tokens of the answer, the one that ended it included
-    ("finish", "<i4"),
-    ("check", "<u4"),  # CRC-32 of the tokens' bytes, then the states'
-])  # fmt: skip
 SETTINGS = "capture.json"
 VERSION = 1
 SHARD_BYTES = 256 << 20
@@ -114,11 +106,11 @@ class AnswerWriter:
         else:
             self._create(settings)
         self._shard = max((int(path.stem) for path in folder.glob("*.index")), default=0)
-        records = _recover(folder, self._shard, self._dim if self._with_states else 0)
+        records = recover(folder, self._shard, self._dim if self._with_states else 0)
         self._tokens = _open(folder, self._shard, "tokens")
         self._states = _open(folder, self._shard, "states") if self._with_states else None
         self._index = _open(folder, self._shard, "index")
-        earlier = [_records(folder, shard) for shard in _shards(folder) if shard < self._shard]
+        earlier = [records_of(folder, shard) for shard in shards(folder) if shard < self._shard]
         self.numbers: set[int] = set()
         self.answer_tokens = 0
         for some in (*earlier, records):
@@ -256,15 +248,15 @@ class AnswerStore:
         shard_of: list[NDArray[np.int64]] = []
         for part in folders:
             _check_same(part, read_settings(part), self.settings)
-            for shard in _shards(part):
-                records = _records(part, shard)
+            for shard in shards(part):
+                records = records_of(part, shard)
                 shard_of.append(np.full(len(records), len(rows)))
                 rows.append(records)
                 self._map(part, shard, records)
         self._records: NDArray[Any] = np.concatenate(rows) if rows else np.zeros(0, INDEX)
-        shards = np.concatenate(shard_of) if shard_of else np.zeros(0, np.int64)
+        place = np.concatenate(shard_of) if shard_of else np.zeros(0, np.int64)
         order = np.argsort(self._records["number"], kind="stable")
-        self._records, self._shard_of = self._records[order], shards[order]
+        self._records, self._shard_of = self._records[order], place[order]
 
     def __len__(self) -> int:
         return len(self._records)
@@ -297,103 +289,28 @@ class AnswerStore:
         return (self[index] for index in range(len(self)))
 
     def _map(self, folder: Path, shard: int, records: NDArray[Any]) -> None:
-        tokens = _map(_path(folder, shard, "tokens"), np.dtype("<i4"))
+        tokens = mapped(shard_path(folder, shard, "tokens"), np.dtype("<i4"))
         ends = records["token_at"] + records["prompt"] + records["answer"]
         if len(records) and int(ends.max()) > len(tokens):
-            raise _short(_path(folder, shard, "tokens"))
+            raise too_short(shard_path(folder, shard, "tokens"))
         states = np.zeros((0, self.dim), np.float16)
         if self.has_states:
-            flat = _map(_path(folder, shard, "states"), np.dtype("<f2"))
+            flat = mapped(shard_path(folder, shard, "states"), np.dtype("<f2"))
             states = flat[: len(flat) // self.dim * self.dim].reshape(-1, self.dim)
             if len(records) and int((records["row_at"] + records["answer"]).max()) > len(states):
-                raise _short(_path(folder, shard, "states"))
+                raise too_short(shard_path(folder, shard, "states"))
         self._tokens.append(tokens)
         self._states.append(states)
 
 
-def _path(folder: Path, shard: int, kind: str) -> Path:
-    return folder / f"{shard:05}.{kind}"
-
-
-def _shards(folder: Path) -> list[int]:
-    return sorted(int(path.stem) for path in folder.glob("*.index"))
-
-
 def _open(folder: Path, shard: int, kind: str) -> BinaryIO:
     try:
-        return _path(folder, shard, kind).open("ab")
+        return shard_path(folder, shard, kind).open("ab")
     except OSError as error:
         raise CapacityError(
-            f"{_path(folder, shard, kind)} cannot be written: "
+            f"{shard_path(folder, shard, kind)} cannot be written: "
             f"{(error.strerror or str(error)).lower()}"
         ) from error
-
-
-def _records(folder: Path, shard: int) -> NDArray[Any]:
-    data = _path(folder, shard, "index").read_bytes()
-    return np.frombuffer(data[: len(data) // INDEX.itemsize * INDEX.itemsize], INDEX)
-
-
-def _map(path: Path, kind: np.dtype[Any]) -> NDArray[Any]:
-    try:
-        count = path.stat().st_size // kind.itemsize
-        if not count:
-            return np.zeros(0, kind)
-        # A plain view: slices of a memmap are slow to make.
-        return np.memmap(path, kind, "r", shape=(count,)).view(np.ndarray)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FormatError(f"{path} cannot be read: {reason}") from error
-
-
-def _short(path: Path) -> FormatError:
-    return FormatError(f"{path} is shorter than its index says; capture into a new folder")
-
-
-def _recover(folder: Path, shard: int, dim: int) -> NDArray[Any]:
-    """Cut the last shard back to its last whole record; the records. `dim`: 0 without states."""
-    path = _path(folder, shard, "index")
-    if not path.exists():
-        _cut(_path(folder, shard, "tokens"), 0)
-        _cut(_path(folder, shard, "states"), 0)
-        return np.zeros(0, INDEX)
-    records = _records(folder, shard)
-    while len(records) and not _whole(folder, shard, records[-1], dim):
-        records = records[:-1]
-    tokens = rows = 0
-    if len(records):
-        last = records[-1]
-        tokens = int(last["token_at"] + last["prompt"] + last["answer"])
-        rows = int(last["row_at"] + last["answer"])
-    _cut(_path(folder, shard, "tokens"), 4 * tokens)
-    _cut(_path(folder, shard, "states"), 2 * dim * rows)
-    _cut(path, INDEX.itemsize * len(records))
-    return records
-
-
-def _whole(folder: Path, shard: int, record: Any, dim: int) -> bool:
-    """The record's bytes are there and are those that were written."""
-    count = int(record["prompt"] + record["answer"])
-    check = 0
-    parts = [("tokens", 4 * int(record["token_at"]), 4 * count)]
-    if dim:
-        parts.append(("states", 2 * dim * int(record["row_at"]), 2 * dim * int(record["answer"])))
-    for kind, at, nbytes in parts:
-        try:
-            with _path(folder, shard, kind).open("rb") as file:
-                file.seek(at)
-                data = file.read(nbytes)
-        except FileNotFoundError:
-            return False
-        if len(data) != nbytes:
-            return False
-        check = zlib.crc32(data, check)
-    return check == int(record["check"])
-
-
-def _cut(path: Path, nbytes: int) -> None:
-    if path.exists() and path.stat().st_size > nbytes:
-        os.truncate(path, nbytes)
 
 
 def _check_same(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
