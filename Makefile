@@ -61,7 +61,7 @@ $(VENV)/made:
 
 $(VENV)/installed: $(VENV)/made $(SOURCES)
 	@echo 'building and installing divine (the native part takes a minute) ...'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[server]'
 	@touch $@
 
 $(VENV)/test-tools: $(VENV)/made pyproject.toml
