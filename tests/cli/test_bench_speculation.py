@@ -293,7 +293,7 @@ def test_an_interruption_leaves_nothing_half(divine, tiny, tmp_path, prompts, mo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--draft", "banana"], ["banana", "ngram", "chat/1"]),
+        (["--draft", "banana"], ["banana", "ngram", "--draft"]),
         (["--draft", "model"], ["draft model"]),
         (["--draft", "none"], ["plain"]),
         (["--draft", "text"], ["draft_text"]),

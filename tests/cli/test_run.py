@@ -220,7 +220,7 @@ def test_drafted_text_is_coloured_on_request(divine, tiny, monkeypatch):
         (["--draft", "16"], ["--draft is 16", "--draft-max"]),
         (["--draft", "banana"], ["banana", "ngram"]),
         (["--draft", "model"], ["draft model"]),
-        (["--draft", "text"], ["draft_text"]),
+        (["--draft", "text"], ["--draft-text"]),
         (["--draft-tree", "0"], ["draft_tree is 0"]),
         (["--draft-tree", "999"], ["draft_tree is 999"]),
         (["--draft-max", "4"], ["--draft-max", "-md"]),

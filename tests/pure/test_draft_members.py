@@ -348,3 +348,35 @@ def test_a_session_that_costs_is_asked_within_its_budget() -> None:
     Simulator([drafter], REAL).run(100)
     assert all(1 <= budget.depth <= 16 for budget in asked)
     assert all(budget.row_price > 0 for budget in asked)
+
+
+def test_a_tap_that_there_is_not_leaves_the_drafter_out() -> None:
+    drafter = Scripted(lambda budget: chain(7), "odd")
+    drafter.taps = ("nowhere",)
+    controller = Controller(
+        CostTable.frozen({1: 50, 2: 50.1}), {"odd": drafter}, VOCABULARY, 16, taps=("final",)
+    )
+    task = DraftTask([1, 2, 3], 3, Sampler(SamplingParams(temperature=0.0), VOCABULARY), 100)
+    with pytest.warns(RuntimeWarning, match="'odd' failed and is left out: ValueError: it asks"):
+        draft = controller.begin(task, ["odd"])
+    assert draft.taps == ()
+    assert controller.plan([(draft, (), 50)], 1, 3)[0].tokens == []
+
+
+@pytest.mark.parametrize("what", ["cancel", "forget", "release"])
+def test_a_drafter_that_cannot_even_end_keeps_no_other_from_it(what: str) -> None:
+    ended: list[str] = []
+    drafters: dict[str, Scripted] = {}
+    for name in ("first", "second"):
+        drafters[name] = Scripted(lambda budget: chain(7), name)
+
+        def fail(name: str = name) -> None:
+            ended.append(name)
+            raise OSError("gone")
+
+        for method in ("cancel", "forget", "close"):
+            setattr(drafters[name], method, fail)
+    controller = Controller(CostTable.frozen({1: 50, 2: 75}), drafters, VOCABULARY, 16)  # type: ignore[arg-type]
+    with pytest.warns(RuntimeWarning, match="failed to .* gone"):
+        getattr(controller, what)()
+    assert ended == ["first", "second"]

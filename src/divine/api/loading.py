@@ -176,6 +176,7 @@ def _controller(
         executable.vocabulary,
         executable.max_rows,
         calibration=calibration,
+        taps=executable.tap_names,
     )
     return controller, path
 

@@ -140,6 +140,10 @@ class Model:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Completion]:
         """Answers to several prompts, in shared passes; each is what generate() would give."""
+        if isinstance(prompts, str | bytes) or not isinstance(prompts, Sequence):
+            raise UsageError(
+                f"prompts is a Python {type(prompts).__name__}; allowed is a list of prompts"
+            )
         streams: list[Stream] = []
         try:
             for prompt in prompts:
@@ -166,9 +170,8 @@ class Model:
         if not self._closed:
             self._closed = True
             self._engine.close()
-            for drafter in self._drafters.values():
-                drafter.close()
             controller = self._controller
+            controller.release()
             save_experience(self._experience, controller.costs, controller.calibration)
             self._executable.close()
             self._file.close()
@@ -210,6 +213,8 @@ class Model:
     def _decoder(self, shown: Sequence[int] | None) -> Callable[[], IncrementalDecoder] | None:
         if shown is None:
             return None
+        if isinstance(shown, str | bytes) or not isinstance(shown, Sequence):
+            raise UsageError(f"show_tokens is {shown!r}; allowed is a list of token ids")
         for token in shown:
             check_integer("show_tokens", token, 0, self.tokenizer.vocabulary - 1)
         return lambda: self.tokenizer.decoder(continuation=True, shown=shown)

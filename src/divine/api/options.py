@@ -120,14 +120,16 @@ def _choose_drafters(
         idle = {*(() if has_guess else ("text",)), *(() if constrained else ("forced",))}
         return tuple(name for name in drafters if ":" not in name and name not in idle)
     names = asked.split(",") if isinstance(asked, str) else asked
-    if not isinstance(names, Sequence):
+    if not isinstance(names, Sequence) or isinstance(names, bytes):
         raise UsageError(f"draft is {asked!r}; allowed is a text, or a list of drafters' names")
     chosen: dict[str, None] = {}
     for name in names:
-        clean = name.strip() if isinstance(name, str) else name
-        if isinstance(clean, str) and clean.startswith("synthetic:") and clean not in drafters:
+        if not isinstance(name, str):
+            raise UsageError(f"draft names {name!r}; allowed are drafters' names as texts")
+        clean = name.strip()
+        if clean.startswith("synthetic:") and clean not in drafters:
             drafters[clean] = SyntheticDrafter.from_name(clean)
-        elif isinstance(clean, str) and clean.startswith(CHAIN) and clean not in drafters:
+        elif clean.startswith(CHAIN) and clean not in drafters:
             inner = drafters.get(clean.removeprefix(CHAIN))
             if inner is None:
                 raise UsageError(_unknown_drafter(clean.removeprefix(CHAIN), drafters))

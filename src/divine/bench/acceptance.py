@@ -126,7 +126,7 @@ def evaluate_drafts(
 
 def _alone(model: Model) -> list[str]:
     """The drafters that need no guess of the caller's."""
-    return [name for name in model.drafters if name != "text"]
+    return [name for name in model.drafters if name not in ("text", "forced")]
 
 
 def _draft(model: Model, name: str, shape: str) -> str:

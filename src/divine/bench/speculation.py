@@ -97,7 +97,7 @@ def _choices(model: Model, prompts: Sequence[BenchPrompt], settings: Settings) -
     """The values of `draft` beside plain decoding."""
     guesses = any(prompt.guess for prompt in prompts)
     if not settings.drafts:
-        single = [name for name in model.drafters if name != "text" or guesses]
+        single = [n for n in model.drafters if n != "forced" and (n != "text" or guesses)]
         return [*single, "auto"]
     choices = [draft for draft in dict.fromkeys(settings.drafts) if draft != PLAIN]
     if not choices:

@@ -88,7 +88,7 @@ def command(
             raise UsageError("--shape has random weights, which answer no prompts; give a MODEL")
         path = options.select_model(model, model_option, None)
         for names in draft or ():
-            options.draft(names)
+            options.draft(names, draft_model)
         chosen = options.given(
             drafts=tuple(draft) if draft else None,
             max_tokens=max_tokens,

@@ -65,7 +65,7 @@ def command(
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
         logit_bias=options.logit_bias(logit_bias),
-        draft=options.draft(draft),
+        draft=options.draft(draft, draft_model, draft_text),
         draft_text=options.draft_text(draft_text),
         draft_tree=draft_tree,
         accept=accept,

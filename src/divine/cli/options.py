@@ -123,7 +123,7 @@ DraftModel: TypeAlias = Annotated[
         "--draft-model",
         "--model-draft",
         metavar="MODEL",
-        help="A smaller model of the same vocabulary, which guesses what MODEL will say.",
+        help="A smaller model, which guesses what MODEL will say; best of the same vocabulary.",
     ),
 ]
 Draft: TypeAlias = Annotated[
@@ -223,6 +223,7 @@ Debug: TypeAlias = Annotated[
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_DRAFTERS = ("text", "ngram", "table", "mtp", "model", "forced")
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*")
 _BIAS = re.compile(r"(\d+)(?:=|:|(?=[+-]))([+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf))", re.IGNORECASE)
 
@@ -277,13 +278,28 @@ def select_model(model: str | None, option: str | None, hub: str | None) -> Path
     return stored.path if stored else pull_with_progress(str(name))
 
 
-def draft(value: str | None) -> str | None:
-    """Names of drafters; elsewhere the option of this name takes a number, which is refused."""
+def draft(value: str | None, model: str | None = None, text: str | None = "") -> str | None:
+    """Names of drafters, checked before anything is loaded, with the -md and --draft-text beside.
+
+    Elsewhere the option of this name takes a number, which is refused. Raises UsageError.
+    """
     if value is not None and _NUMBER.fullmatch(value):
         raise UsageError(
             f"--draft is {value.strip()}; it takes names of drafters, such as ngram,model, and "
             "--draft-max takes the number of tokens"
         )
+    if value is None or value.strip() in ("none", "auto"):
+        return value
+    for name in (part.strip() for part in value.split(",")):
+        if name not in _DRAFTERS and not name.startswith(("synthetic:", "chain:")):
+            known = ", ".join(_DRAFTERS)
+            raise UsageError(
+                f"--draft names {name!r}; allowed are none, auto, synthetic:P, or some of {known}"
+            )
+        if name == "model" and model is None:
+            raise UsageError("--draft model needs a draft model; give one with -md")
+        if name == "text" and text is None:
+            raise UsageError("--draft text needs the guess itself; give it with --draft-text FILE")
     return value
 
 

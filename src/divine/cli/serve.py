@@ -95,7 +95,7 @@ def command(
         host=host,
         port=port,
         api_keys=tuple(keys),
-        alias=tuple(name.strip() for name in alias.split(",")) if alias is not None else None,
+        alias=_names(alias, model or model_option or hub),
         parallel=parallel,
         queue=queue,
         timeout=timeout,
@@ -136,6 +136,17 @@ def command(
         finally:
             if reading.exception() is None:
                 reading.result().close()
+
+
+def _names(alias: str | None, asked: str | None) -> tuple[str, ...] | None:
+    """What clients may call the model beside its file's name: aliases, else as it was asked for.
+
+    Not if that is a path, which is nobody's business.
+    """
+    if alias is not None:
+        return tuple(name.strip() for name in alias.split(","))
+    plain = asked is not None and "/" not in asked and not asked.endswith(".gguf")
+    return (asked,) if asked is not None and plain else None
 
 
 def _load(path: Path, options: dict[str, Any]) -> Model:

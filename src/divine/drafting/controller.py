@@ -9,9 +9,11 @@ adds to the pass. Knows no model, no backend and no text; it can change speed an
 from __future__ import annotations
 
 import time
+import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from divine.drafting.acceptance import Walk
 from divine.drafting.base import Budget, Drafter, DraftTask
@@ -70,8 +72,12 @@ class Controller:
         max_rows: int,
         clock: Callable[[], float] = time.perf_counter,
         calibration: Calibration | None = None,
+        taps: Collection[str] | None = None,
     ) -> None:
-        """`max_rows`: of a pass; `clock` gives seconds; `calibration`: what is known already."""
+        """`max_rows`: of a pass; `clock` gives seconds; `calibration`: what is known already;
+        `taps`: those that drafters may ask for, None for any.
+        """
+        self._taps = taps
         self.costs = costs
         self.calibration = Calibration() if calibration is None else calibration
         self._drafters = drafters
@@ -103,6 +109,7 @@ class Controller:
                 task,
                 self.calibration,
                 self._records.setdefault(name, Record()),
+                self._taps,
             )
             for name in used
         ]
@@ -170,18 +177,31 @@ class Controller:
 
     def cancel(self) -> None:
         """Cut short what a drafter is doing, from any thread."""
-        for drafter in list(self._drafters.values()):
-            drafter.cancel()
+        self._tell_drafters("cancel")
 
     def forget(self) -> None:
         """Drop what drafters keep for sequences to come."""
-        for drafter in self._drafters.values():
-            drafter.forget()
+        self._tell_drafters("forget")
+
+    def release(self) -> None:
+        """Close the drafters: nothing is drafted any more."""
+        self._tell_drafters("close")
 
     def close(self, draft: SequenceDraft) -> None:
         """The sequence has ended."""
         for member in draft.members:
             member.close()
+
+    def _tell_drafters(self, what: Literal["cancel", "forget", "close"]) -> None:
+        for drafter in list(self._drafters.values()):
+            try:
+                getattr(drafter, what)()
+            except Exception as error:  # noqa: BLE001 - one drafter's fault is no other's
+                warnings.warn(
+                    f"drafter {drafter.name!r} failed to {what}: {type(error).__name__}: {error}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
     def _situation(self, wanting: Wanting, other_rows: int, room: int, context: int) -> _Pass:
         costs, roots = self.costs, len(wanting)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,8 +68,14 @@ class Member:
     """A drafter's session and its record; `session` is None once it has failed or ended."""
 
     def __init__(
-        self, drafter: Drafter, task: DraftTask, calibration: Calibration, record: Record
+        self,
+        drafter: Drafter,
+        task: DraftTask,
+        calibration: Calibration,
+        record: Record,
+        taps: Collection[str] | None = None,
     ) -> None:
+        """`taps`: those that there are, None if that need not be checked."""
         self.name = drafter.name
         self.free = drafter.free
         self.offer: DraftTree | None = None  # of this step, with the drafter's own claims
@@ -92,6 +98,10 @@ class Member:
         self._record = record
         self.session: DraftSession | None = None
         try:
+            unknown = [] if taps is None else [tap for tap in drafter.taps if tap not in taps]
+            if unknown:
+                self.taps = ()
+                raise ValueError(f"it asks for the tap {unknown[0]!r}, which there is not")
             self.session = drafter.begin(task)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the text goes on
             self._fail(error)

@@ -28,7 +28,7 @@ class SamplingParams:
     top_p               0 to 1: keep the shortest run of best tokens with that much probability, at
                         least one; measured on what top_k kept; 1 is off
     min_p               0 to 1: keep tokens at least that probable relative to the best; 0 is off
-    repetition_penalty  over 0 to 100: logits of tokens in prompt or output are divided by it where
+    repetition_penalty  0.01 to 100: logits of tokens in prompt or output are divided by it where
                         positive, multiplied where negative (Keskar et al. 2019); 1 is off
     frequency_penalty   -2 to 2, times a token's count in the output, subtracted from its logit
     presence_penalty    -2 to 2, subtracted from the logit of each token in the output
@@ -56,9 +56,7 @@ class SamplingParams:
         check_integer("top_k", self.top_k, None, None)
         check_number("top_p", self.top_p, 0, 1)
         check_number("min_p", self.min_p, 0, 1)
-        check_number("repetition_penalty", self.repetition_penalty, 0, 100)
-        if self.repetition_penalty == 0:
-            raise UsageError("repetition_penalty is 0; allowed is a number over 0, up to 100")
+        check_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
         check_number("frequency_penalty", self.frequency_penalty, -2, 2)
         check_number("presence_penalty", self.presence_penalty, -2, 2)
         if not isinstance(self.logit_bias, Mapping):
