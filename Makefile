@@ -29,7 +29,8 @@ test: $(VENV)/installed $(VENV)/test-tools
 	@$(BIN)/divine pull smollm2 || echo 'tests on a real model will be skipped'
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: $(VENV)/installed $(VENV)/lint-tools
+# mypy reads the types of what tests and training use.
+lint: $(VENV)/installed $(VENV)/lint-tools $(VENV)/test-tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
