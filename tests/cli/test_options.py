@@ -37,7 +37,7 @@ def test_only_what_was_given_is_passed_on():
 
 def test_draft_names_are_no_number():
     assert options.draft(None) is None
-    assert options.draft("ngram, model") == "ngram, model"
+    assert options.draft("ngram, model", "small.gguf") == "ngram, model"
     assert options.draft("synthetic:0.5") == "synthetic:0.5"
     for number in ("16", " 5 ", "-1", "+8"):
         with pytest.raises(UsageError, match=r"--draft is .*--draft-max"):
