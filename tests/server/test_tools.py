@@ -15,6 +15,7 @@ import openai
 import pytest
 
 import divine
+from divine.drafting import CostTable
 
 from .conftest import CHAT, HELLO, Running, running
 
@@ -34,9 +35,11 @@ FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "trip", "schema": 
 
 @pytest.fixture(scope="module")
 def served(tiny: Path) -> Iterator[Running]:
-    """With room for what the tools' description takes."""
-    with divine.load(tiny, context=2048, max_sequences=4) as model, running(model, tiny) as started:
-        yield started
+    """With room for what the tools' description takes; drafts pay, however busy the machine is."""
+    with divine.load(tiny, context=2048, max_sequences=4) as model:
+        model._controller.costs = CostTable.frozen({1: 50.0, 64: 52.0})
+        with running(model, tiny) as started:
+            yield started
 
 
 @pytest.fixture
