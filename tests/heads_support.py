@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.gguf import TensorData, open_gguf
+from divine.gguf import open_gguf
 from divine.heads import DRAFT_VOCAB, HeadsDefinition, HeadWeights
 from divine.heads.packaging import Packaging, heads_content, package
 from tiny_models import VOCABULARY
@@ -23,27 +22,6 @@ FORMS = {
         2, 32, 64, bias=False, embedding_norm=False, carry="sum", draft_vocab=200, eps=1e-3
     ),
 }
-
-
-class MemorySource:
-    """A WeightSource over tensors in memory."""
-
-    def __init__(self, tensors: Mapping[str, TensorData]) -> None:
-        self.tensors = tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape
-
-    def block_type(self, name: str) -> str:
-        return self.tensors[name].block_type
-
-    def raw(self, name: str) -> NDArray[np.uint8]:
-        data = self.tensors[name].data
-        assert isinstance(data, np.ndarray)
-        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-
-    def release(self, name: str) -> None:
-        pass
 
 
 def random_heads(

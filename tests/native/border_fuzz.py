@@ -26,7 +26,8 @@ from divine.errors import CapacityError
 from divine.heads import HeadsDefinition
 from divine.heads.packaging import heads_tensors
 from divine.heads.program import level_program
-from heads_support import MemorySource, random_heads
+from heads_support import random_heads
+from memory_weights import MemoryWeights
 
 ALLOWED = (ValueError, TypeError, OverflowError, MemoryError)
 ADDRESS_SPACE = 6 << 30
@@ -187,7 +188,7 @@ def compile_toy() -> backend.CpuExecutable:
 
 BASE = compile_toy()
 HEADS = HeadsDefinition.best(1, 32, TOY.dim)
-HEAD_WEIGHTS = MemorySource({**WEIGHTS.tensors, **heads_tensors(random_heads(HEADS), "f32")})
+HEAD_WEIGHTS = MemoryWeights({**WEIGHTS.tensors, **heads_tensors(random_heads(HEADS), "f32")})
 EXECUTOR, CALLS = record(compile_toy)
 _, HEAD_CALLS = record(
     lambda: BASE.extend(level_program(HEADS, 0, TOY.program()), HEAD_WEIGHTS, max_rows=4)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -34,38 +34,11 @@ from divine.program import (
     Rope,
     Tap,
 )
+from memory_weights import MemoryWeights
 from tiny_models import random_tensor
 
 EPS = 1e-5
 FLOATS = ("F32", "F16", "BF16")
-
-
-class MemoryWeights:
-    """A WeightSource over tensors in memory."""
-
-    def __init__(self, tensors: Mapping[str, TensorData]) -> None:
-        self.tensors = dict(tensors)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape
-
-    def block_type(self, name: str) -> str:
-        return self.tensors[name].block_type
-
-    def raw(self, name: str) -> NDArray[np.uint8]:
-        data = self.tensors[name].data
-        assert isinstance(data, np.ndarray)
-        return np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-
-    def release(self, name: str) -> None:
-        pass
-
-    def poke(self, name: str, index: int, value: float) -> None:
-        """Replace one value of an F32 tensor."""
-        tensor = self.tensors[name]
-        values = self.raw(name).view(np.float32).copy()
-        values[index] = value
-        self.tensors[name] = TensorData(tensor.block_type, tensor.shape, values)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import TOY, WIDE, MemoryWeights, compile_toy, make_rows
+from native_support import TOY, WIDE, compile_toy, make_rows
 
 from divine.backends.base import Backend, Rows, Want
 from divine.backends.cpu import _native
@@ -20,7 +20,8 @@ from divine.heads.levels import Levels
 from divine.heads.packaging import HeadsType, heads_tensors
 from divine.heads.program import level_program
 from divine.heads.reference import level, start_state
-from heads_support import FORMS, MemorySource, random_heads
+from heads_support import FORMS, random_heads
+from memory_weights import MemoryWeights
 
 NODES = 7
 WEIGHTS = TOY.weights(["Q4_0", "Q8_0", "F16"])
@@ -36,7 +37,7 @@ def levels_of(
 ) -> Levels:
     program = TOY.program()
     executable = (backend or CpuBackend()).compile(program, base, threads=threads)
-    source = MemorySource(heads_tensors(weights, heads_type))
+    source = MemoryWeights(heads_tensors(weights, heads_type))
     return Levels(weights.definition, source, program, executable, base, weights.draft_vocab)
 
 
@@ -125,7 +126,7 @@ def test_the_base_s_matrices_are_shared() -> None:
     weights = heads("best")
     executable = compile_toy(TOY, WEIGHTS)
     program = level_program(weights.definition, 0, TOY.program())
-    source = MemorySource(heads_tensors(weights, "f16"))
+    source = MemoryWeights(heads_tensors(weights, "f16"))
     both = MemoryWeights({**WEIGHTS.tensors, **source.tensors})
     extension = executable.extend(program, both, max_rows=8)
     own = sum(t.shape[0] * t.shape[1] * 2 for n, t in source.tensors.items()

@@ -31,7 +31,8 @@ from divine.heads.section import (
     find_section,
     open_sidecar,
 )
-from heads_support import FORMS, MemorySource, pack, random_heads
+from heads_support import FORMS, pack, random_heads
+from memory_weights import MemoryWeights
 from tiny_models import split_gguf, tiny_llama
 
 PACKAGINGS: tuple[Packaging, ...] = ("appended", "sidecar", "inline")
@@ -69,7 +70,7 @@ def test_what_is_packed_is_found(
     assert found.definition() == WEIGHTS.definition
     assert found.provenance() == WEIGHTS.provenance
     np.testing.assert_array_equal(found.draft_vocab(), WEIGHTS.draft_vocab)
-    expected = MemorySource(heads_tensors(WEIGHTS, heads_type))
+    expected = MemoryWeights(heads_tensors(WEIGHTS, heads_type))
     for name in expected.tensors:
         assert found.file.block_type(name) == expected.block_type(name)
         assert found.file.raw(name).tobytes() == expected.raw(name).tobytes()
@@ -150,7 +151,7 @@ def test_the_section_is_found_when_the_header_has_grown(
     assert found is not None
     found.check_base(open_gguf(edited))
     name = "divine.mtp.0.proj_up.weight"
-    expected = MemorySource(heads_tensors(WEIGHTS))
+    expected = MemoryWeights(heads_tensors(WEIGHTS))
     assert found.file.raw(name).tobytes() == expected.raw(name).tobytes()
     found.file.release(name)
     assert found.file.metadata["divine.packaging"] == "appended"

@@ -25,13 +25,12 @@ from divine.drafting import (
     prior_of,
 )
 from divine.errors import FormatError, UsageError
-from divine.gguf import GGUFFile, open_gguf
+from divine.gguf import GGUFFile
 from divine.heads.section import Additions
 from divine.machine import cache_folder, probe_cpu
-from divine.models import build_program
+from divine.models.opening import open_model
 from divine.program import Program
 from divine.sampling import SamplingParams, check_integer, check_number
-from divine.text import Tokenizer
 
 DEFAULT_CONTEXT = 8192
 
@@ -91,16 +90,9 @@ def load(
             raise UsageError("prefix_cache_size needs a folder: give prefix_cache")
     chosen = create_backend(backend)
     with ExitStack() as opened:  # closed again if anything below fails
-        file = open_gguf(model)
+        file, program, tokenizer = open_model(model)
         opened.callback(file.close)
-        program = build_program(file)
         context = _context(context, program.context)
-        tokenizer = Tokenizer.from_metadata(file.metadata, str(file.path))
-        if tokenizer.vocabulary != program.vocabulary:
-            raise FormatError(
-                f"{file.path}: the tokenizer has {tokenizer.vocabulary} tokens, the model "
-                f"{program.vocabulary}; they must be the same"
-            )
         defaults = _file_defaults(file)
         store = None
         if prefix_cache is not None:

@@ -27,7 +27,7 @@ from divine.bench.shapes import SHAPES, load_shape
 from divine.gguf import open_gguf
 from divine.machine import peak_rss_bytes
 from divine.models import build_program, bytes_per_token
-from divine.program import Embed, Head, Program
+from divine.program import Embed, Program
 
 CONTEXT = 256  # committed positions under the passes of n rows
 LONG_CONTEXT = 8192
@@ -90,7 +90,7 @@ class _Work:
     """Bytes read and products made by one pass, from the file's own sizes."""
 
     def __init__(self, program: Program, weights: WeightSource) -> None:
-        head = next(op.weight for op in program.ops if isinstance(op, Head))
+        head = program.head.weight
         tables = {op.table for op in program.ops if isinstance(op, Embed)}
         nbytes = {name: len(weights.raw(name)) for name in program.weights()}
         self.bytes = bytes_per_token(nbytes, program.vocabulary)

@@ -14,6 +14,7 @@ from divine.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from divine.tune.base import Base
+    from divine.tune.capture import CaptureSettings
     from divine.tune.options import TrainSettings
     from divine.tune.sources import Prompts, Source
 
@@ -125,13 +126,20 @@ def source_of(name: str) -> Source:
     return Source(name)
 
 
-def _capture(plan: Plan, base: Base) -> None:
-    from divine.cli.progress import capture_progress
-    from divine.tune.capture import CaptureSettings, capture
+def capture_settings(plan: Plan) -> CaptureSettings:
+    """How the plan's answers are captured. Raises UsageError."""
+    from divine.tune.capture import CaptureSettings
 
     given = plan.dataset != SELF
     tokens = plan.tokens if given or plan.tokens is not None else OWN_TOKENS
-    settings = CaptureSettings(tokens=tokens, states=plan.states, given=given, **plan.captured)
+    return CaptureSettings(tokens=tokens, states=plan.states, given=given, **plan.captured)
+
+
+def _capture(plan: Plan, base: Base) -> None:
+    from divine.cli.progress import capture_progress
+    from divine.tune.capture import capture
+
+    settings = capture_settings(plan)
     prompts = gather_prompts(plan)
     began = time.perf_counter()
     with capture_progress() as progress:

@@ -8,7 +8,7 @@ import torch
 
 from divine.cli.console import note
 from divine.cli.progress import capture_progress, train_progress
-from divine.cli.tuning import OWN_TOKENS, SELF, Plan, gather_prompts
+from divine.cli.tuning import Plan, capture_settings, gather_prompts
 from divine.tune.answers import AnswerStore
 from divine.tune.base import Base
 from divine.tune.tables import tables_of
@@ -32,15 +32,12 @@ def run_training(plan: Plan, base: Base) -> None:
 
 def run_checkpoint(plan: Plan) -> None:
     """Capture and train for a Hugging Face checkpoint, in one process or several."""
-    from divine.tune.capture import CaptureSettings
     from divine.tune.huggingface import Checkpoint, capture_checkpoint
 
     workers = Workers(plan.device)
     checkpoint = Checkpoint(plan.model, workers)
     if plan.capture:
-        given = plan.dataset != SELF
-        tokens = plan.tokens if given or plan.tokens is not None else OWN_TOKENS
-        settings = CaptureSettings(tokens=tokens, states=plan.states, given=given, **plan.captured)
+        settings = capture_settings(plan)
         prompts = gather_prompts(plan)
         with capture_progress() as progress:
             state, skipped = capture_checkpoint(

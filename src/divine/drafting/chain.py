@@ -1,7 +1,7 @@
 """ChainDrafter: another drafter's best path alone, for measuring what branches are worth.
 
-Knows nothing of how the other guesses; it asks for a tree and follows the child that the tree's
-maker put first.
+Knows nothing of how the other guesses; it asks for a tree and follows the child that claims
+most.
 """
 
 from __future__ import annotations

@@ -20,12 +20,11 @@ from divine.drafting.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
 from divine.drafting.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
 from divine.drafting.heads import HeadsDrafter
 from divine.errors import FormatError, UnsupportedError, UsageError
-from divine.gguf import GGUFFile, open_gguf
+from divine.gguf import GGUFFile
 from divine.heads.levels import Levels
-from divine.heads.program import base_ends
 from divine.heads.section import Additions
-from divine.models import build_program
-from divine.program import Embed, Head, Program
+from divine.models.opening import open_model
+from divine.program import Program
 from divine.sampling import check_integer
 from divine.text import Tokenizer
 
@@ -64,15 +63,8 @@ def load_draft_model(
             f"draft_min is {draft_min} and draft_max {draft_max}; the first must not be larger"
         )
     chosen = create_backend(backend)
-    file = open_gguf(path)
+    file, program, tokenizer = open_model(path)
     try:
-        program = build_program(file)
-        tokenizer = Tokenizer.from_metadata(file.metadata, str(file.path))
-        if tokenizer.vocabulary != program.vocabulary:
-            raise FormatError(
-                f"{file.path}: the tokenizer has {tokenizer.vocabulary} tokens, the model "
-                f"{program.vocabulary}; they must be the same"
-            )
         shared = target.shared_ids(tokenizer)
         if shared is None:
             check_bridge(target, tokenizer, target_file, str(file.path))
@@ -124,7 +116,7 @@ def load_heads(
     if listed is not None:
         always[:] = False
         always[listed] = True
-    matrix = base_ends(program)[1].weight
+    matrix = program.head.weight
     head_share = float(always.mean())
     products = definition.parameters / definition.sets
     products += head_share * math.prod(base.shape(matrix))
@@ -140,8 +132,7 @@ def prior_of(
 
     `listed`: the share of the vocabulary that the head is computed for.
     """
-    table = next(op.table for op in program.ops if isinstance(op, Embed))
-    head = next(op.weight for op in program.ops if isinstance(op, Head))
+    table, head = program.embed.table, program.head.weight
     nbytes = products = 0.0
     for name in program.weights():
         shape = weights.shape(name)

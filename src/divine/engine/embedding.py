@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from divine.backends.base import Cancelled, Executable, KvType, Rows, Want
 from divine.errors import NumericError
+from divine.program.program import FINAL_TAP
 
 CHUNK_ROWS = 32  # of one pass: enough to share the weights, few enough to keep nobody waiting
-FINAL = "final"  # the tap behind the last norm
 
 
 def embed_in_chunks(
@@ -40,7 +40,7 @@ def embed_in_chunks(
                 if state is None:
                     state = executable.new_state(len(tokens), kv_type)
                 rows = range(len(chunk))
-                want = Want(taps={FINAL: rows})
+                want = Want(taps={FINAL_TAP: rows})
                 while True:
                     try:
                         result = executable.run([state], Rows.chain(chunk), want)
@@ -48,7 +48,7 @@ def embed_in_chunks(
                     except Cancelled:  # meant for a sequence whose pass had ended
                         continue
                 state.commit(rows)
-            for row in result.taps[FINAL]:
+            for row in result.taps[FINAL_TAP]:
                 total += row
             if start + CHUNK_ROWS < len(tokens):
                 yield None

@@ -16,7 +16,7 @@ from divine.backends.base import WeightSource as Source
 from divine.blocks import dequantize
 from divine.errors import FormatError
 from divine.heads.definition import HeadsDefinition
-from divine.heads.program import base_ends, check_base, level_program, state_tap
+from divine.heads.program import check_base, level_program, state_tap
 from divine.heads.reference import inverse_gain
 from divine.program import Program
 
@@ -63,7 +63,7 @@ class Levels:
         if draft_vocab is not None:
             self.packed = executable.pack_shortlist(draft_vocab)
         self._inverse: NDArray[np.float32] | None = None
-        norm = base_ends(base)[1].norm
+        norm = base.head.norm
         if definition.start == "unit" and norm is not None and norm.weight is not None:
             name = norm.weight
             gain = dequantize(

@@ -34,13 +34,13 @@ def level_program(definition: HeadsDefinition, number: int, base: Program) -> Pr
     Raises FormatError if the heads are of another width than the base.
     """
     check_base(definition, base)
-    embed, head = base_ends(base)
+    head = base.head
     eps = definition.eps
 
     def tensor(part: str) -> str:
         return tensor_name(number, part)
 
-    ops: list[Op] = [Embed("e", embed.table), Given("z")]
+    ops: list[Op] = [Embed("e", base.embed.table), Given("z")]
     if definition.embedding_norm:
         ops.append(Normalize("e", "e", Norm(None, eps)))
     bias = tensor("proj_down.bias") if definition.bias else None
@@ -70,13 +70,6 @@ def level_program(definition: HeadsDefinition, number: int, base: Program) -> Pr
 def state_tap(definition: HeadsDefinition) -> str:
     """The tap that gives the next z."""
     return FINAL_TAP if definition.carry == "gained" else _STATE
-
-
-def base_ends(base: Program) -> tuple[Embed, Head]:
-    """The base's embedding and its head."""
-    embed = next(op for op in base.ops if isinstance(op, Embed))
-    head = next(op for op in base.ops if isinstance(op, Head))
-    return embed, head
 
 
 def check_base(definition: HeadsDefinition, base: Program) -> None:

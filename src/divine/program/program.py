@@ -60,6 +60,16 @@ class Program:
         """Names a pass may ask hidden states for: those of Tap in order, then "final"."""
         return (*(op.name for op in self.ops if isinstance(op, Tap)), FINAL_TAP)
 
+    @property
+    def embed(self) -> Embed:
+        """Its first operation of the kind: the rows of tokens."""
+        return next(op for op in self.ops if isinstance(op, Embed))
+
+    @property
+    def head(self) -> Head:
+        """Its last operation: the output matrix and the final norm."""
+        return next(op for op in self.ops if isinstance(op, Head))
+
     def weights(self) -> tuple[str, ...]:
         """Names of all weights, each once, in order of first use."""
         names = (name for op in self.ops for name in _weights(op))

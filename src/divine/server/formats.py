@@ -1,7 +1,7 @@
 """What an endpoint makes of a job's events: the seam between answering and the APIs' shapes.
 
 A Format is made for one request. Frames are (event name or None, JSON object); how they travel is
-streaming.py's business.
+answering.py's business.
 """
 
 from __future__ import annotations

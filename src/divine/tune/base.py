@@ -9,17 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from divine.backends import create_backend
 from divine.backends.base import Executable
-from divine.errors import FormatError
-from divine.gguf import GGUFFile, open_gguf
 from divine.heads.fingerprint import base_fingerprint
-from divine.models import build_program
-from divine.program import Head, Program
-from divine.text import ChatTemplate, Tokenizer, encode_chat
+from divine.models.opening import open_model
+from divine.text import ChatTemplate, encode_chat
 
 
 class Base:
@@ -37,21 +33,10 @@ class Base:
         The file alone is opened; what runs it is made when it is first asked for.
         """
         self.path = Path(path)
-        self.file: GGUFFile = open_gguf(path)
+        self.file, self.program, self.tokenizer = open_model(path)
         self._threads = threads
         self._backend = backend
         self._executable: Executable | None = None
-        try:
-            self.program: Program = build_program(self.file)
-            self.tokenizer = Tokenizer.from_metadata(self.file.metadata, str(self.path))
-            if self.tokenizer.vocabulary != self.program.vocabulary:
-                raise FormatError(
-                    f"{self.path}: the tokenizer has {self.tokenizer.vocabulary} tokens, the model "
-                    f"{self.program.vocabulary}; they must be the same"
-                )
-        except BaseException:
-            self.file.close()
-            raise
 
     @property
     def executable(self) -> Executable:
@@ -61,11 +46,6 @@ class Base:
                 self.program, self.file, threads=self._threads
             )
         return self._executable
-
-    @property
-    def head(self) -> Head:
-        """The output matrix and the final norm."""
-        return next(op for op in self.program.ops if isinstance(op, Head))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -92,10 +72,5 @@ class Base:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

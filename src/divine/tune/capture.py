@@ -21,11 +21,12 @@ from divine.drafting import Controller, CostTable, prior_of
 from divine.engine import Engine, Request
 from divine.engine import Sequence as EngineSequence
 from divine.errors import CapacityError, DivineError, NumericError, TemplateError, UsageError
+from divine.program.program import FINAL_TAP
 from divine.sampling import SamplingParams, check_integer
 from divine.tune.answers import MAX_STATE, Answer, AnswerWriter, Finish
 from divine.tune.base import Base
 from divine.tune.conversations import Conversation, Skipped
-from divine.tune.recorder import FINAL, Recorder
+from divine.tune.recorder import Recorder
 
 Progress = Callable[["Captured"], None]
 
@@ -152,8 +153,8 @@ class _Run:
         self._skipped = skipped
         self._recorder = Recorder(prompts=settings.given)
         executable = base.executable
-        if settings.states and FINAL not in executable.tap_names:
-            raise UsageError(f"{base.path} has no tap {FINAL!r}; capture without states")
+        if settings.states and FINAL_TAP not in executable.tap_names:
+            raise UsageError(f"{base.path} has no tap {FINAL_TAP!r}; capture without states")
         longest = settings.prompt_tokens + settings.answer_tokens + 1
         costs = CostTable(prior_of(base.program, base.file, executable.threads))
         self._engine = Engine(

@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from divine.drafting import Budget, DraftTask, DraftTree
 from divine.drafting.base import FreeDrafter
+from divine.program.program import FINAL_TAP
 from divine.sampling import Histories
-
-FINAL = "final"  # the tap of the last hidden state, after the final norm
 
 
 class Recorder(FreeDrafter):
     """Records sequences until take() fetches their states."""
 
     name = "recorder"
-    taps: tuple[str, ...] = (FINAL,)
+    taps: tuple[str, ...] = (FINAL_TAP,)
 
     def __init__(self, *, prompts: bool) -> None:
         """`prompts`: keep the states of whole prompts, not only of their last row."""
@@ -60,7 +59,7 @@ class _Session:
         return DraftTree()
 
     def observe(self, taps: Mapping[str, NDArray[np.float32]]) -> None:
-        states = taps[FINAL]
+        states = taps[FINAL_TAP]
         if not self._prompts and len(self.tokens) == self._prompt_length:
             states = states[-1:]  # of a prompt only the last row chooses a token
             self._states.clear()

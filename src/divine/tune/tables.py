@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from divine.blocks import dequantize
 from divine.gguf import GGUFFile
-from divine.program import Embed
 from divine.tune.answers import AnswerStore
 from divine.tune.base import Base
 
@@ -91,8 +90,8 @@ def count_tokens(store: AnswerStore, chosen: NDArray[np.int64]) -> NDArray[np.in
 
 def tables_of(base: Base, tokens: NDArray[np.int32], draft_vocab: NDArray[np.int32]) -> Tables:
     """The rows of a GGUF base for `tokens` and `draft_vocab`, both ascending."""
-    program, file, head = base.program, base.file, base.head
-    table = next(op.table for op in program.ops if isinstance(op, Embed))
+    program, file, head = base.program, base.file, base.program.head
+    table = program.embed.table
     gain, eps = np.ones(program.dim, np.float32), _EPS
     if head.norm is not None:
         eps = head.norm.eps
