@@ -86,6 +86,21 @@ def test_never_falling() -> None:
     assert figures == sorted(figures)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_luck_makes_no_row_free(seed: int) -> None:
+    true = {n: 10.0 * max(1.0, n / 4) for n in range(1, 65)}
+    prior = {n: 8.0 * max(1.0, n / 5) + 0.4 * n for n in range(1, 65)}
+    costs, chance = CostTable(prior), random.Random(seed)
+    slow = 0.0
+    for _ in range(60):
+        slow += 0.05 * chance.gauss(0, 1) - 0.1 * slow  # the machine's mood
+        n = chance.choice((1, 6, 7, 8, 9, 11, 12, 13, 14, 16, 20, 34))
+        costs.observe(n, 0, true[n] * math.exp(slow + 0.1 * chance.gauss(0, 1)))
+    for n in range(6, 28):
+        added, expected = costs.cost(n + 4, 0) - costs.cost(n, 0), true[n + 4] - true[n]
+        assert 0.5 * expected < added < 1.7 * expected
+
+
 def test_nonsense_is_not_observed() -> None:
     costs = CostTable(TRUE)
     for rows, ms in ((1, 0.0), (1, -1.0), (1, math.nan), (1, math.inf), (0, 5.0), (1000, 5.0)):

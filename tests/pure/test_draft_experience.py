@@ -38,7 +38,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     other, table = CostTable({1: 7.0, 64: 100.0}), Calibration()  # another prior
     assert load_experience(path, other, table)
     for n in (1, 3, 5):  # the figures count, not the corrections of a prior
-        assert other.cost(n, 0) == pytest.approx(costs.cost(n, 0), rel=0.02)
+        assert other.cost(n, 0) == pytest.approx(costs.cost(n, 0), rel=0.05)
     assert other.weight(1) > 1
     for drafter, depth, claim, sampled in (("ngram", 1, 0.9, False), ("model", 2, 0.5, True)):
         expected = claims.probability(drafter, depth, claim, sampled)
@@ -48,7 +48,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def with_claims(change: str) -> str:
-    data = {"format": "divine drafting 1", "costs": {"slope": 0, "rows": {"1": [5, 1]}}}
+    data = {"format": "divine drafting 2", "costs": {"slope": 0, "rows": {"1": [5, 1]}}}
     claims = learned_claims().data()
     entry = claims["ngram"]
     if change == "fewer":
@@ -68,7 +68,7 @@ def with_claims(change: str) -> str:
     return json.dumps({**data, "claims": claims if change != "none" else None})
 
 
-def with_costs(slope: str, rows: str, name: str = "divine drafting 1") -> str:
+def with_costs(slope: str, rows: str, name: str = "divine drafting 2") -> str:
     return f'{{"format": "{name}", "costs": {{"slope": {slope}, "rows": {rows}}}, "claims": {{}}}}'
 
 
@@ -78,7 +78,7 @@ def with_costs(slope: str, rows: str, name: str = "divine drafting 1") -> str:
         "",
         "[]",
         "{}",
-        '{"format": "divine drafting 1"}',
+        '{"format": "divine drafting 2"}',
         with_costs("0", "{}"),
         with_costs("NaN", '{"1": [5, 1]}'),
         with_costs("0", '{"x": [5, 1]}'),

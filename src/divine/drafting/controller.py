@@ -58,6 +58,7 @@ class _Pass:
     plain: float  # milliseconds of a pass of the wanting sequences' roots alone
     price: float  # tokens per millisecond
     row_price: float  # a drafter's threshold for the probability of a path
+    shared: bool  # several sequences take part
     measuring: bool  # plain decoding must be measured first: nothing gets a row
 
 
@@ -212,7 +213,7 @@ class Controller:
         span = min(room, 8)
         row = (curve[span] - curve[0]) / span if span else 0.0
         measuring = other_rows == 1 and costs.weight(1) < _MEASURED
-        return _Pass(curve, plain, price, _ROW_PRICE * price * row, measuring)
+        return _Pass(curve, plain, price, _ROW_PRICE * price * row, roots > 1, measuring)
 
     def _propose(
         self, draft: SequenceDraft, histories: Histories, most: int, here: _Pass
@@ -223,6 +224,11 @@ class Controller:
         """
         for member in draft.members:
             member.offer = None
+        if here.shared and draft.nodes is None and draft.rests():
+            for member in draft.members:
+                if not member.free:
+                    member.slept(draft.pass_ms)
+            return None
         curve = here.curve
         if draft.nodes is not None:
             limit = draft.nodes

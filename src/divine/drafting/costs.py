@@ -18,16 +18,24 @@ TABLE_ROWS = 64  # longer passes read prompts; their cost goes on in a straight 
 # Relative costs of the design's measured model; the milliseconds are of a 1.5B model on two cores.
 _DEFAULT = {1: 56.0, 2: 57.0, 3: 63.0, 4: 67.0, 5: 77.0, 6: 90.0, 8: 116.0, 16: 221.0, 64: 880.0}
 
-_SCALE_GAIN = 0.15  # share of a residual that is the machine's, once the shape is known
-_NEWS, _NEWS_GAIN = 3, 0.4  # the same, once so many in a row lay beyond the clip on one side
-_SHIFT_GAIN = 0.02  # least share of it that is the shape's: slow, since the shape hardly changes
-_SHRINK = 0.25  # passes that the prior's shape is worth
+# How much of a residual is the machine's (the scale) and how much the shape's (a shift) follows
+# their variances, in units of one pass's own (0.1 squared, in logarithms).
+_SCALE_UNKNOWN = 1e9  # before any pass
+_SCALE_LOADED = 10.0  # the machine may be busier than when this was saved
+_SCALE_NEWS = 0.027  # per pass: a known scale takes 0.15 of a residual of one row
+_SCALE_MOVED = 0.67  # at least, once so many in a row lay beyond the clip on one side: 0.4 of it
+_NEWS = 3
+_PRIOR_PASSES = 0.1  # that the prior's shape is worth in this
+_SHIFT_GAIN = 0.02  # least share that is the shape's, which hardly changes
+_TIES = 3.0  # passes that the tie between a number of rows and the next is worth
+_LEAST_RISE = 0.4  # of the prior's rise from one number of rows to the next
 _FORGET = 0.995  # per pass: what was seen once, badly, is tried again after some hundred passes
 _CLIP = 0.2  # of a residual (log): an outlier counts as 20 % only, unless others follow it
 _FEW = 3  # passes of a number of rows, before which the quicker ones are believed
 _FIRST_CLIP = 0.7  # of the first residual of a number of rows: a factor of two
 _REBUILD_EVERY = 64  # passes, if no shift moved by more than this:
 _REBUILD_SHIFT = 0.01
+_WORTH_KEEPING = 0.05  # passes
 _SLOPE_EVERY = 4  # passes: it changes slowly
 _SLOPE_FORGET = 0.992
 _SLOPE_SPREAD = 0.3  # least relative spread of contexts from which a slope is fitted
@@ -72,6 +80,7 @@ class CostTable:
         self._levels = list(self._prior)
         self._scale = 1.0
         self._log_scale = 0.0
+        self._scale_variance = _SCALE_UNKNOWN
         self._slope = slope
         self._prior_slope = slope
         self._shifts: dict[int, float] = {}
@@ -113,40 +122,47 @@ class CostTable:
         if self._fixed or not 1 <= rows < len(self._levels) or not 0 < ms < math.inf:
             return
         weight = self.weight(rows)
-        first = not self._weights
         level = self._levels[rows]
         expected = self._scale * (level + self._slope * rows * context)
         residual = math.log(ms / expected)
-        share = 1 / (weight + 1)
+        variance, shape = self._scale_variance, 0.0
+        if rows > 1:
+            shape = 1 / (weight + _PRIOR_PASSES)
         if weight >= _FEW:
             if self._passes % _SLOPE_EVERY == 0:
                 self._learn_slope(rows * context / level, ms / level, residual)
             residual = self._clipped(residual)
+            if abs(self._streak) >= _NEWS:
+                variance = max(variance, _SCALE_MOVED)
         elif weight > 0.5 and residual < -_CLIP:
-            share = 1.0  # it was the earlier ones that something held up
+            shape = math.inf  # it was the earlier ones that something held up
         elif weight > 0.5:
             residual = min(residual, _CLIP)
+        # The scale takes its share of the residual, what is left is news of the shape.
+        machine = variance / (variance + shape + 1)
+        self._scale_variance = variance * (1 - machine) + _SCALE_NEWS
+        self._log_scale += machine * residual
+        self._scale = math.exp(self._log_scale)
         self._passes += 1
         self._weights[rows] = (weight + 1, self._passes)
-        gain = _NEWS_GAIN if abs(self._streak) >= _NEWS else _SCALE_GAIN
-        if rows == 1 or first:
-            self._log_scale += residual * max(gain, share)
-        else:
-            residual = max(-_FIRST_CLIP, min(_FIRST_CLIP, residual))
-            if weight >= _FEW:
-                self._log_scale += residual * gain
-            self._move(rows, residual * max(_SHIFT_GAIN, share))
-        self._scale = math.exp(self._log_scale)
-        if self._passes % _REBUILD_EVERY == 0:
-            self._rebuild()
+        if rows > 1:
+            left = (1 - machine) * residual
+            seen = math.log(level / self._prior[rows])
+            seen += max(-_FIRST_CLIP, min(_FIRST_CLIP, left))
+            share = 1.0 if shape == math.inf else max(_SHIFT_GAIN, 1 / (weight + 1))
+            shift = self._shifts.get(rows, 0.0)
+            self._shifts[rows] = shift + share * (seen - shift)
+            if abs(share * (seen - shift)) > _REBUILD_SHIFT or self._passes % _REBUILD_EVERY == 0:
+                self._rebuild()
 
     def data(self) -> dict[str, Any] | None:
         """What was learned, for JSON; None if nothing was."""
         if self._fixed or not self._weights:
             return None
         rows = {
-            str(n): [round(self._scale * self._levels[n], 5), round(self.weight(n), 3)]
-            for n in sorted(self._weights)
+            str(n): [round(self._scale * self._prior[n] * math.exp(shift), 5), round(weight, 3)]
+            for n, shift in sorted({1: 0.0, **self._shifts}.items())
+            if (weight := self.weight(n)) > _WORTH_KEEPING or n == 1
         }
         return {"slope": self._scale * self._slope, "rows": rows}
 
@@ -155,18 +171,16 @@ class CostTable:
         rows, slope = _parsed(data, len(self._levels))
         if self._fixed:
             return
-        base = min(rows)
         ratios = {n: math.log(ms / self._prior[n]) for n, (ms, _) in rows.items()}
-        self._log_scale = ratios[base]
+        self._log_scale = ratios[min(rows)]
         self._scale = math.exp(self._log_scale)
+        self._scale_variance = _SCALE_LOADED
         self._slope = min(slope / self._scale, _SLOPE_MOST * self._prior[1])
         self._shifts, self._weights = {}, {}
         for n, (_, weight) in rows.items():
-            weight = min(weight, _LOADED_WEIGHT)
-            self._weights[n] = (weight, self._passes)
-            if n > 1:  # undo the shrinking, which _rebuild() will do again
-                shrunk = weight / (weight + _SHRINK)
-                self._shifts[n] = (ratios[n] - self._log_scale) / max(shrunk, 0.1)
+            self._weights[n] = (min(weight, _LOADED_WEIGHT), self._passes)
+            if n > 1:
+                self._shifts[n] = ratios[n] - self._log_scale
         self._rebuild()
 
     def _level(self, rows: int) -> float:
@@ -187,28 +201,19 @@ class CostTable:
         most = _CLIP * abs(self._streak)
         return max(-most, min(most, residual))
 
-    def _move(self, rows: int, by: float) -> None:
-        self._shifts[rows] = self._shifts.get(rows, 0.0) + by
-        if abs(by) > _REBUILD_SHIFT:
-            self._rebuild()
-
     def _rebuild(self) -> None:
         """The levels from prior, shifts and their weights: interpolated, then made monotone."""
-        known = [(1, 0.0)]
-        for n in sorted(self._shifts):
-            weight = self.weight(n)
-            known.append((n, self._shifts[n] * weight / (weight + _SHRINK)))
-        levels, weights, at = [0.0], [0.0], 0
-        for n in range(1, len(self._prior)):
-            while at + 1 < len(known) and known[at + 1][0] <= n:
-                at += 1
-            left, shift = known[at]
-            if left < n and at + 1 < len(known):
-                right, other = known[at + 1]
-                shift += (other - shift) * (n - left) / (right - left)
-            levels.append(self._prior[n] * math.exp(shift))
-            weights.append(0.1 + self.weight(n) if n in self._weights else 0.1)
-        self._levels = _monotone(levels, weights)
+        prior = self._prior
+        weights = [0.0] * len(prior)
+        for n in self._shifts:
+            weights[n] = self.weight(n)
+        shifts = _tied([self._shifts.get(n, 0.0) for n in range(len(prior))], weights)
+        levels, factor = [0.0, prior[1]], 1.0
+        for n in range(2, len(prior)):
+            least = levels[-1] + _LEAST_RISE * factor * (prior[n] - prior[n - 1])
+            factor = math.exp(shifts[n])
+            levels.append(max(prior[n] * factor, least))
+        self._levels = levels
 
     def _learn_slope(self, u: float, v: float, residual: float) -> None:
         """Regress ms on rows * context, both over the level; outliers stay out."""
@@ -247,17 +252,31 @@ def _filled(table: Mapping[int, float]) -> list[float]:
     return levels
 
 
-def _monotone(levels: list[float], weights: list[float]) -> list[float]:
-    """The closest sequence that never falls: neighbours that do are averaged by weight."""
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(levels[1:], weights[1:], strict=True):
-        count = 1
-        while blocks and blocks[-1][0] > value:
-            before, other, more = blocks.pop()
-            value = (value * weight + before * other) / (weight + other)
-            weight, count = weight + other, count + more
-        blocks.append((value, weight, count))
-    return [0.0, *(value for value, _, count in blocks for _ in range(count))]
+def _tied(shifts: list[float], weights: list[float]) -> list[float]:
+    """Shifts drawn to their neighbours: the least of
+
+        sum_n weights[n] (x_n - shifts[n])^2 + _TIES sum_n (x_n - x_{n-1})^2,  x_1 = 0.
+
+    Single passes scatter by more than neighbours differ; taken at their word, some number of rows
+    would always look cheap by luck, and be chosen for it. Entry 0 is not used.
+    """
+    end = len(shifts)
+    if end < 3:
+        return [0.0] * end
+    # A tridiagonal system, solved by Thomas' algorithm: down with the pivots, up with the values.
+    pivots, values = [1.0, 1.0], [0.0, 0.0]
+    before = 0.0  # the factor of x_{n-1} once its own line is solved for x_n
+    factors = [0.0, 0.0]
+    for n in range(2, end):
+        ties = 2 * _TIES if n + 1 < end else _TIES
+        pivot = weights[n] + ties - _TIES * before
+        values.append((weights[n] * shifts[n] + _TIES * values[-1]) / pivot)
+        pivots.append(pivot)
+        before = _TIES / pivot
+        factors.append(before)
+    for n in range(end - 2, 1, -1):
+        values[n] += factors[n] * values[n + 1]
+    return values
 
 
 def _parsed(data: object, end: int) -> tuple[dict[int, tuple[float, float]], float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from divine.drafting.calibration import Calibration
 from divine.drafting.costs import CostTable
 
-_FORMAT = "divine drafting 1"
+_FORMAT = "divine drafting 2"
 
 
 def save_experience(path: Path, costs: CostTable, calibration: Calibration) -> None:

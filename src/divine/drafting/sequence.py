@@ -24,6 +24,12 @@ _CONFIDENCE_FADE = 0.95  # per token
 _CONFIDENCE_TOKENS = 5.0  # to be seen before a text counts as known
 
 
+# In passes with other sequences: after so many fruitless askings in a row every second one is left
+# out, after twice as many all but every fourth.
+_FRUITLESS = 4
+_MOST_REST = 2  # twofold
+
+
 _OPEN_PRIOR = (32.0, 0.8)  # tokens, share: of all sequences, before any was seen
 _OPEN_FADE = 0.999  # per token
 _OPEN_TOKENS = 24.0  # of a sequence that all sequences together are worth
@@ -82,6 +88,8 @@ class SequenceDraft:
         self._all_sequences = open_share
         self._open = self._chosen = 0.0
         self._open_passes = 0
+        self._fruitless = 0  # askings in a row of which nothing came true
+        self._rested = 0  # passes since it was last asked
         self._free = sum(1 << bit for bit, member in enumerate(members) if member.free)
         self.taps = tuple(dict.fromkeys(tap for member in members for tap in member.taps))
         self.wants_confidence = not all(member.free for member in members)
@@ -131,6 +139,18 @@ class SequenceDraft:
         """Tokens of the answer so far."""
         return len(self.task.tokens) - self.task.prompt_length
 
+    def rests(self) -> bool:
+        """Asking its drafters is left out this time: it has brought nothing lately.
+
+        Where sequences share passes, the time that asking takes is all sequences' time, while a
+        copy that begins a few tokens late is one's loss.
+        """
+        self._rested += 1
+        if self._rested < 1 << min(self._fruitless // _FRUITLESS, _MOST_REST):
+            return True
+        self._rested = 0
+        return False
+
     def note(self, tree: DraftTree, walk: Walk, confidence: float | None) -> None:
         """Take in how the planned pass went."""
         accepted, chosen, plain = len(walk.nodes), len(walk.tokens), not tree.tokens
@@ -141,6 +161,7 @@ class SequenceDraft:
         self._all_sequences.observe(chosen, left_open)
         self._tokens = self._tokens * _RATE_FADE + chosen
         self._time = self._time * _RATE_FADE + self.units
+        self._fruitless = 0 if accepted else self._fruitless + (self._rested == 0)
         self._earned = max(self._earned * _STAKE_FADE, float(accepted))
         self._settled = True
         # After drafted rows the last choice is more often a surprise: it is where drafts ended.
