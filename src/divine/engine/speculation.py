@@ -57,8 +57,7 @@ class Speculation:
             for part in wanting
             if part.sequence.draft is not None
         ]
-        rows = sum(part.count for part in slices)
-        context = max(part.sequence.committed for part in slices)
+        rows, context = _extent(slices)
         try:
             trees = self.controller.plan(asked, rows, context)
         finally:
@@ -94,13 +93,18 @@ class Speculation:
 
     def observe(self, slices: SequenceOf[Slice], native_seconds: float) -> None:
         """What a pass cost."""
-        rows = sum(part.rows for part in slices)
-        context = max(part.sequence.committed for part in slices)
+        rows, context = _extent(slices)
         self.controller.observe_pass(rows, context, 1e3 * native_seconds)
 
     def plain_seconds(self, context: int) -> float:
         """What a pass of one row would have taken: an estimate."""
         return 1e-3 * self.controller.costs.cost(1, context)
+
+
+def _extent(slices: SequenceOf[Slice]) -> tuple[int, int]:
+    """Rows of a pass, drafted ones included, and the mean number of positions before a row."""
+    rows = sum(part.rows for part in slices)
+    return rows, sum(part.rows * part.sequence.committed for part in slices) // rows
 
 
 def accept(part: Slice, choices: Choices) -> Walk:
