@@ -20,6 +20,20 @@ double since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
 
+// As a pass does it with so many rows (pass_tiles.h).
+void group_product(const KernelTable& level, Format format, const uint8_t* w, int units,
+                   const Activation* a, int rows, float (*out)[16]) {
+  const Prefetch none{nullptr, 0, false};
+  const ManyFn many = level.many[int(format)];
+  if (rows > kTileRows && many != nullptr) return many(w, units, a, rows, out, none);
+  const int tiles = tiles_of(rows);
+  for (int t = 0, first = 0; t < tiles; ++t) {
+    const int count = rows / tiles + (t < rows % tiles);
+    level.tile[int(format)][count - 1](w, units, a + first, out + first, none);
+    first += count;
+  }
+}
+
 }  // namespace
 
 double read_bandwidth(const KernelTable& level, size_t bytes, int threads, int repeats) {
@@ -68,25 +82,25 @@ double in_cache_rate(const KernelTable& level, Format format, int threads, int r
       for (int i = 0; i < kLanes; ++i) sources[i] = raw.data() + size_t(g * kLanes + i) * row_bytes;
       repack_group(format, sources, in, weights.data() + size_t(g) * group_bytes);
     }
-    std::vector<float> x(size_t(in) * kTileRows);
+    std::vector<float> x(size_t(in) * kManyRows);
     for (size_t i = 0; i < x.size(); ++i) x[i] = float(int(i * 37 % 101)) - 50.0f;
     std::vector<int8_t> q(x.size());
     std::vector<float> scale(x.size() / 32), sum32(x.size() / 32), sum16(x.size() / 16);
     std::vector<int32_t> pairs32(x.size() / 32), pairs16(x.size() / 16);
     level.quantize(x.data(), 0, int(x.size()), q.data(), scale.data(), sum32.data(), sum16.data(),
                    pairs32.data(), pairs16.data());
-    Activation a[kTileRows];
-    for (int r = 0; r < kTileRows; ++r)
+    Activation a[kManyRows];
+    for (int r = 0; r < kManyRows; ++r)
       a[r] = {x.data() + r * in,           q.data() + r * in,          scale.data() + r * in / 32,
               sum32.data() + r * in / 32,  sum16.data() + r * in / 16, pairs32.data() + r * in / 32,
               pairs16.data() + r * in / 16};
-    float out[kTileRows][16];
+    float out[kManyRows][16];
     int64_t done = 0;
     while (since(start) < seconds) {
       for (int i = 0; i < 16; ++i)
         for (int g = 0; g < groups; ++g)
-          level.tile[int(format)][rows - 1](weights.data() + size_t(g) * group_bytes, in / fi.block,
-                                            a, out, {nullptr, 0, false});
+          group_product(level, format, weights.data() + size_t(g) * group_bytes, in / fi.block, a,
+                        rows, out);
       done += int64_t(16) * groups * kLanes * in * rows;
     }
     products += done;

@@ -95,8 +95,8 @@ void bind_cpu(nb::module_& m) {
       [](const std::string& format, int threads, int rows, double seconds,
          const std::string& level) {
         checked_threads(threads);
-        if (rows < 1 || rows > kTileRows || !(seconds > 0.0) || seconds > 60.0)
-          throw std::invalid_argument("rows must be 1 to 6 and seconds at most 60");
+        if (rows < 1 || rows > kManyRows || !(seconds > 0.0) || seconds > 60.0)
+          throw std::invalid_argument("rows must be 1 to 20 and seconds at most 60");
         const Format f = format_of(format);
         const KernelTable& table = choose_level(level, nullptr);
         const nb::gil_scoped_release release;

@@ -117,10 +117,12 @@ struct Sample {  // one row's inputs, quantized by the scalar level
 bool same(const void* a, const void* b, size_t bytes) { return std::memcmp(a, b, bytes) == 0; }
 
 std::string check_tiles(const KernelTable& level) {
+  constexpr int kCheckedRows = 10;
+  constexpr Prefetch none{nullptr, 0, false};
   constexpr int in = 512;
   std::vector<Sample> samples;
   std::vector<Activation> rows;
-  for (unsigned r = 0; r < kTileRows; ++r) samples.emplace_back(kScalar, in, r);
+  for (unsigned r = 0; r < kCheckedRows; ++r) samples.emplace_back(kScalar, in, r);
   for (const Sample& s : samples) rows.push_back(s.view());
   for (int f = 0; f < int(Format::kCount); ++f) {
     const Format format = Format(f);
@@ -133,8 +135,17 @@ std::string check_tiles(const KernelTable& level) {
     repack_group(format, sources, in, group.data());
     for (int n = 1; n <= kTileRows; ++n) {
       float want[kTileRows][16], got[kTileRows][16];
-      kScalar.tile[f][n - 1](group.data(), in / fi.block, rows.data(), want, {nullptr, 0, false});
-      level.tile[f][n - 1](group.data(), in / fi.block, rows.data(), got, {nullptr, 0, false});
+      kScalar.tile[f][n - 1](group.data(), in / fi.block, rows.data(), want, none);
+      level.tile[f][n - 1](group.data(), in / fi.block, rows.data(), got, none);
+      if (!same(want, got, size_t(n) * 64))
+        return std::string(fi.name) + " product of " + std::to_string(n) + " rows";
+    }
+    for (const int n : {7, kCheckedRows}) {  // tiles of 3, 4 and 5
+      if (level.many[f] == nullptr) continue;
+      float want[kCheckedRows][16], got[kCheckedRows][16];
+      for (int r = 0; r < n; ++r)
+        kScalar.tile[f][0](group.data(), in / fi.block, rows.data() + r, want + r, none);
+      level.many[f](group.data(), in / fi.block, rows.data(), n, got, none);
       if (!same(want, got, size_t(n) * 64))
         return std::string(fi.name) + " product of " + std::to_string(n) + " rows";
     }

@@ -37,6 +37,7 @@ constexpr void fill(KernelTable& t) {
   t.tile[int(FMT)][3] = tile_for<FMT, 4>();
   t.tile[int(FMT)][4] = tile_for<FMT, 5>();
   t.tile[int(FMT)][5] = tile_for<FMT, 6>();
+  t.many[int(FMT)] = many_for<FMT>();
 }
 
 constexpr KernelTable make_table() {

@@ -5,6 +5,9 @@
 // does not depend on the tile it is in. Products are exact integers inside a block; floats follow
 // in one order: per 32 k, sum += float(integer sum) * activation scale; per superblock, total +=
 // sum * d.
+//
+// Most formats have their units in two shapes: as they lie in memory, and opened, with a byte for
+// each code and the scales widened. Up to six rows take the first, more rows share the second.
 #pragma once
 
 namespace divine::DIVINE_LEVEL {
@@ -69,99 +72,183 @@ struct Rows {
   }
 };
 
+// Writes the codes of 32 k, or what they stand for, a byte each, as dot_steps<8> reads them.
+template <int BITS, const int8_t* TABLE = nullptr, int STEP = 0>
+inline void open_codes(const uint8_t* p, uint8_t* to) {
+  if constexpr (STEP < 8) {
+    B w = code<BITS, STEP>(p);
+    if constexpr (TABLE != nullptr) w = blookup(TABLE, w);
+    bstore(to + 64 * STEP, w);
+    open_codes<BITS, TABLE, STEP + 1>(p, to);
+  }
+}
+
 // Q4_K and Q5_K: w = d * scale * code - dmin * min; scale and min are 6 bits per 32.
+template <int BITS>
+struct KMin {
+  static constexpr int code_bits = BITS;
+  const uint8_t* w;
+  const uint8_t* codes(int j) const { return w + j * codes32_bytes(BITS); }
+  S scale(int j, F& min) const {
+    constexpr int low = BITS == 4 ? kQ4K_Low : kQ5K_Low, high = BITS == 4 ? kQ4K_High : kQ5K_High;
+    const X nibbles = xload(w + low + 16 * j);
+    X rest = xload(w + high + 16 * (j / 2));
+    if (j % 2) rest = xshr<4>(rest);
+    min = itof(xwiden_u8(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12)))));
+    return sscale(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))));
+  }
+  F d() const { return fload_f16(reinterpret_cast<const uint16_t*>(w + at)); }
+  F dmin() const { return fload_f16(reinterpret_cast<const uint16_t*>(w + at + 32)); }
+  static constexpr int at = BITS == 4 ? kQ4K_D : kQ5K_D;
+};
+
+// Of 4 bits only the scales are opened: such codes are had as quickly as bytes.
+template <int BITS>
+struct OpenKMin {
+  static constexpr int code_bits = BITS;
+  const uint8_t* w_;
+  S scales[8];
+  F mins[8], d_, dmin_;
+  void open(const uint8_t* w) {
+    const KMin<BITS> packed{w};
+    w_ = w;
+    for (int j = 0; j < 8; ++j) scales[j] = packed.scale(j, mins[j]);
+    d_ = packed.d(), dmin_ = packed.dmin();
+  }
+  const uint8_t* codes(int j) const { return w_ + j * codes32_bytes(BITS); }
+  S scale(int j, F& min) const { return min = mins[j], scales[j]; }
+  F d() const { return d_; }
+  F dmin() const { return dmin_; }
+
+  template <int R>
+  void add(int u, const Activation* a, F* total, Prefetch& fetch) const {
+    add_k_min<BITS, R>(*this, u, a, total, fetch);
+  }
+};
+
+template <int BITS, int R, class Unit>
+inline void add_k_min(const Unit& unit, int u, const Activation* a, F* total, Prefetch& fetch) {
+  constexpr int bits = Unit::code_bits;
+  const Rows<R> rows(a);
+  // Sums of products and minima of the superblock are kept until its end: added up one 32 after
+  // another, they would not leave the registers to the products.
+  I dot[8][R];
+  F min[8];
+  for (int j = 0; j < 8; ++j) {
+    fetch_ahead(fetch);
+    const int k = 256 * u + 32 * j;
+    const uint8_t* p = unit.codes(j);
+    const S scale = unit.scale(j, min[j]);
+    Acc acc[R];
+    for (int r = 0; r < R; ++r) acc[r] = azero();
+    if constexpr (BITS == 4) {
+      dot_steps<bits, 0, 8, R>(p, rows.q, k, acc);
+      for (int r = 0; r < R; ++r) dot[j][r] = awiden(acc[r], scale);
+    } else {
+      dot_steps<bits, 0, 4, R>(p, rows.q, k, acc);
+      for (int r = 0; r < R; ++r) dot[j][r] = awiden(acc[r], scale), acc[r] = azero();
+      dot_steps<bits, 4, 8, R>(p, rows.q, k, acc);
+      for (int r = 0; r < R; ++r) dot[j][r] = iadd(dot[j][r], awiden(acc[r], scale));
+    }
+  }
+  F sum[R], sum_min[R];
+  for (int r = 0; r < R; ++r) sum[r] = sum_min[r] = fset(0.0f);
+  for (int j = 0; j < 8; ++j)
+    for (int r = 0; r < R; ++r) sum[r] = ffma(itof(dot[j][r]), fset(a[r].scale[8 * u + j]), sum[r]);
+  for (int j = 0; j < 8; ++j)
+    for (int r = 0; r < R; ++r) sum_min[r] = ffma(min[j], fset(a[r].sum32[8 * u + j]), sum_min[r]);
+  const F d = unit.d(), dmin = unit.dmin();
+  for (int r = 0; r < R; ++r) total[r] = fnma(sum_min[r], dmin, ffma(sum[r], d, total[r]));
+}
+
 template <int BITS, int R>
 void tile_k_min(const uint8_t* w, int units, const Activation* a, float (*out)[16],
                 Prefetch fetch) {
-  constexpr int low = BITS == 4 ? kQ4K_Low : kQ5K_Low, high = BITS == 4 ? kQ4K_High : kQ5K_High;
-  constexpr int d_at = BITS == 4 ? kQ4K_D : kQ5K_D, codes = codes32_bytes(BITS);
-  const Rows<R> rows(a);
   F total[R];
   for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
-  for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 4 ? Format::Q4_K : Format::Q5_K)) {
-    // Sums of products and minima of the superblock are kept until its end: added up one 32 after
-    // another, they would not leave the registers to the products.
-    I dot[8][R];
-    F min[8];
-    for (int j = 0; j < 8; ++j) {
-      fetch_ahead(fetch);
-      const int k = 256 * u + 32 * j;
-      const uint8_t* p = w + j * codes;
-      const X nibbles = xload(w + low + 16 * j);
-      X rest = xload(w + high + 16 * (j / 2));
-      if (j % 2) rest = xshr<4>(rest);
-      const S scale = sscale(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))));
-      min[j] = itof(xwiden_u8(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12)))));
-      Acc acc[R];
-      for (int r = 0; r < R; ++r) acc[r] = azero();
-      if constexpr (BITS == 4) {
-        dot_steps<BITS, 0, 8, R>(p, rows.q, k, acc);
-        for (int r = 0; r < R; ++r) dot[j][r] = awiden(acc[r], scale);
-      } else {
-        dot_steps<BITS, 0, 4, R>(p, rows.q, k, acc);
-        for (int r = 0; r < R; ++r) dot[j][r] = awiden(acc[r], scale), acc[r] = azero();
-        dot_steps<BITS, 4, 8, R>(p, rows.q, k, acc);
-        for (int r = 0; r < R; ++r) dot[j][r] = iadd(dot[j][r], awiden(acc[r], scale));
-      }
-    }
-    F sum[R], sum_min[R];
-    for (int r = 0; r < R; ++r) sum[r] = sum_min[r] = fset(0.0f);
-    for (int j = 0; j < 8; ++j)
-      for (int r = 0; r < R; ++r)
-        sum[r] = ffma(itof(dot[j][r]), fset(a[r].scale[8 * u + j]), sum[r]);
-    for (int j = 0; j < 8; ++j)
-      for (int r = 0; r < R; ++r)
-        sum_min[r] = ffma(min[j], fset(a[r].sum32[8 * u + j]), sum_min[r]);
-    const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + d_at));
-    const F dmin = fload_f16(reinterpret_cast<const uint16_t*>(w + d_at + 32));
-    for (int r = 0; r < R; ++r) total[r] = fnma(sum_min[r], dmin, ffma(sum[r], d, total[r]));
-  }
+  for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 4 ? Format::Q4_K : Format::Q5_K))
+    add_k_min<BITS, R>(KMin<BITS>{w}, u, a, total, fetch);
   for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
 }
 
 // Q6_K and Q3_K: w = d * scale * (code - OFFSET); scale is signed, per 16.
+template <int BITS>
+struct KOffset {
+  static constexpr int code_bits = BITS;
+  const uint8_t* w;
+  const uint8_t* codes(int j) const { return w + j * codes32_bytes(BITS); }
+  S scale(int j, int half) const {
+    if constexpr (BITS == 6) return sscale(xload(w + kQ6K_Scale + 32 * j + 16 * half));
+    X nibbles = xload(w + kQ3K_Low + 16 * j), rest = xload(w + kQ3K_High + 16 * (j / 2));
+    if (j % 2) rest = xshr<4>(rest);
+    if (half) nibbles = xshr<4>(nibbles), rest = xshr<2>(rest);
+    return sscale(xsub(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))), 32));
+  }
+  F d() const {
+    return fload_f16(reinterpret_cast<const uint16_t*>(w + (BITS == 6 ? kQ6K_D : kQ3K_D)));
+  }
+};
+
+template <int BITS>
+struct OpenKOffset {
+  static constexpr int code_bits = 8;
+  alignas(64) uint8_t bytes[8][codes32_bytes(8)];
+  S scales[8][2];
+  F d_;
+  void open(const uint8_t* w) {
+    const KOffset<BITS> packed{w};
+    for (int j = 0; j < 8; ++j) {
+      open_codes<BITS>(packed.codes(j), bytes[j]);
+      for (int half = 0; half < 2; ++half) scales[j][half] = packed.scale(j, half);
+    }
+    d_ = packed.d();
+  }
+  const uint8_t* codes(int j) const { return bytes[j]; }
+  S scale(int j, int half) const { return scales[j][half]; }
+  F d() const { return d_; }
+
+  template <int R>
+  void add(int u, const Activation* a, F* total, Prefetch& fetch) const {
+    add_k_offset<BITS, R>(*this, u, a, total, fetch);
+  }
+};
+
+template <int BITS, int R, class Unit>
+inline void add_k_offset(const Unit& unit, int u, const Activation* a, F* total, Prefetch& fetch) {
+  constexpr int bits = Unit::code_bits, offset = 1 << (BITS - 1);
+  const Rows<R> rows(a);
+  F sum[R];
+  for (int r = 0; r < R; ++r) sum[r] = fset(0.0f);
+  for (int j = 0; j < 8; ++j) {
+    fetch_ahead(fetch);
+    const int b = 8 * u + j;
+    const uint8_t* p = unit.codes(j);
+    const S scale[2] = {unit.scale(j, 0), unit.scale(j, 1)};
+    I dot[R];
+    Acc acc[R];
+    for (int r = 0; r < R; ++r) acc[r] = aoffset<offset>(a[r].pairs16 + 2 * b);
+    dot_steps<bits, 0, 4, R>(p, rows.q, 32 * b, acc);
+    for (int r = 0; r < R; ++r) {
+      dot[r] = awiden(acc[r], scale[0]);
+      acc[r] = aoffset<offset>(a[r].pairs16 + 2 * b + 1);
+    }
+    dot_steps<bits, 4, 8, R>(p, rows.q, 32 * b, acc);
+    for (int r = 0; r < R; ++r) {
+      dot[r] = iadd(dot[r], awiden(acc[r], scale[1]));
+      sum[r] = ffma(itof(dot[r]), fset(a[r].scale[b]), sum[r]);
+    }
+  }
+  const F d = unit.d();
+  for (int r = 0; r < R; ++r) total[r] = ffma(sum[r], d, total[r]);
+}
+
 template <int BITS, int R>
 void tile_k_offset(const uint8_t* w, int units, const Activation* a, float (*out)[16],
                    Prefetch fetch) {
-  constexpr int codes = codes32_bytes(BITS), offset = 1 << (BITS - 1);
-  const Rows<R> rows(a);
   F total[R];
   for (int r = 0; r < R; ++r) total[r] = fset(0.0f);
-  for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 6 ? Format::Q6_K : Format::Q3_K)) {
-    F sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = fset(0.0f);
-    for (int j = 0; j < 8; ++j) {
-      fetch_ahead(fetch);
-      const int b = 8 * u + j;
-      const uint8_t* p = w + j * codes;
-      S scale[2];
-      if constexpr (BITS == 6) {
-        scale[0] = sscale(xload(w + kQ6K_Scale + 32 * j));
-        scale[1] = sscale(xload(w + kQ6K_Scale + 32 * j + 16));
-      } else {
-        const X nibbles = xload(w + kQ3K_Low + 16 * j);
-        X rest = xload(w + kQ3K_High + 16 * (j / 2));
-        if (j % 2) rest = xshr<4>(rest);
-        scale[0] = sscale(xsub(xor_(xand(nibbles, 15), xshl<4>(xand(rest, 3))), 32));
-        scale[1] = sscale(xsub(xor_(xshr<4>(nibbles), xshl<2>(xand(rest, 12))), 32));
-      }
-      I dot[R];
-      Acc acc[R];
-      for (int r = 0; r < R; ++r) acc[r] = aoffset<offset>(a[r].pairs16 + 2 * b);
-      dot_steps<BITS, 0, 4, R>(p, rows.q, 32 * b, acc);
-      for (int r = 0; r < R; ++r) {
-        dot[r] = awiden(acc[r], scale[0]);
-        acc[r] = aoffset<offset>(a[r].pairs16 + 2 * b + 1);
-      }
-      dot_steps<BITS, 4, 8, R>(p, rows.q, 32 * b, acc);
-      for (int r = 0; r < R; ++r) {
-        dot[r] = iadd(dot[r], awiden(acc[r], scale[1]));
-        sum[r] = ffma(itof(dot[r]), fset(a[r].scale[b]), sum[r]);
-      }
-    }
-    const F d = fload_f16(reinterpret_cast<const uint16_t*>(w + (BITS == 6 ? kQ6K_D : kQ3K_D)));
-    for (int r = 0; r < R; ++r) total[r] = ffma(sum[r], d, total[r]);
-  }
+  for (int u = 0; u < units; ++u, w += unit_bytes(BITS == 6 ? Format::Q6_K : Format::Q3_K))
+    add_k_offset<BITS, R>(KOffset<BITS>{w}, u, a, total, fetch);
   for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
 }
 
@@ -314,6 +401,31 @@ void tile_float(const uint8_t* w, int units, const Activation* a, float (*out)[1
   for (int r = 0; r < R; ++r) fstore(out[r], total[r]);
 }
 
+// Many rows: each unit is opened once, then the rows take it in tiles.
+template <Format FMT, class Open>
+void many(const uint8_t* w, int units, const Activation* a, int rows, float (*out)[16],
+          Prefetch fetch) {
+  Open open;
+  const auto add = [&]<int R>(int u, int first) {
+    F total[R];
+    for (int r = 0; r < R; ++r) total[r] = fload(out[first + r]);
+    open.template add<R>(u, a + first, total, fetch);
+    for (int r = 0; r < R; ++r) fstore(out[first + r], total[r]);
+  };
+  const int tiles = tiles_of(rows);
+  for (int r = 0; r < rows; ++r) fstore(out[r], fset(0.0f));
+  for (int u = 0; u < units; ++u) {
+    open.open(w + size_t(u) * unit_bytes(FMT));
+    for (int t = 0, first = 0; t < tiles; ++t) {
+      const int size = rows / tiles + (t < rows % tiles);
+      if (size == 3) add.template operator()<3>(u, first);
+      if (size == 4) add.template operator()<4>(u, first);
+      if (size == 5) add.template operator()<5>(u, first);
+      first += size;
+    }
+  }
+}
+
 template <Format FMT, int R>
 constexpr TileFn tile_for() {
   if constexpr (FMT == Format::Q4_K)
@@ -332,6 +444,21 @@ constexpr TileFn tile_for() {
     return tile_float<FMT, R>;
   else
     return tile_32<FMT, R>;
+}
+
+// Null for formats whose tiles are as quick.
+template <Format FMT>
+constexpr ManyFn many_for() {
+  if constexpr (FMT == Format::Q4_K)
+    return many<FMT, OpenKMin<4>>;
+  else if constexpr (FMT == Format::Q5_K)
+    return many<FMT, OpenKMin<5>>;
+  else if constexpr (FMT == Format::Q6_K)
+    return many<FMT, OpenKOffset<6>>;
+  else if constexpr (FMT == Format::Q3_K)
+    return many<FMT, OpenKOffset<3>>;
+  else
+    return nullptr;
 }
 
 }  // namespace divine::DIVINE_LEVEL

@@ -31,10 +31,22 @@ struct Prefetch {
 using TileFn = void (*)(const uint8_t* group, int units, const Activation* rows, float (*out)[16],
                         Prefetch fetch);
 
+// The same for kTileRows + 1 to kManyRows rows.
+using ManyFn = void (*)(const uint8_t* group, int units, const Activation* a, int rows,
+                        float (*out)[16], Prefetch fetch);
+
 constexpr int kTileRows = 6;   // most pass rows per matrix tile
+constexpr int kManyRows = 20;  // most that share opened weights, so that their input stays near
 constexpr int kQueryTile = 6;  // most queries per attention tile
 constexpr int kKeyBlock = 16;  // keys stored side by side
 constexpr int kSplit = 256;    // keys between two fixed boundaries of the attention sum
+
+// Rows of a tile where there are several: a sixth fits the registers but takes longer than its
+// share, which still beats a second tile.
+constexpr int kSeveralTiles = 5;
+static constexpr int tiles_of(int rows) {
+  return rows <= kTileRows ? 1 : (rows + kSeveralTiles - 1) / kSeveralTiles;
+}
 
 enum class KvType : int { F16, Q8_0 };
 
@@ -42,6 +54,7 @@ struct KernelTable {
   const char* name;
   bool (*supported)();
   TileFn tile[int(Format::kCount)][kTileRows];
+  ManyFn many[int(Format::kCount)];  // null where tiles are as quick
 
   // x * rsqrt(mean(x^2) + eps) * weight; weight may be null
   void (*rms_norm)(const float* x, const float* weight, float eps, int n, float* out);

@@ -117,6 +117,10 @@ inline B bload(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
 }
+inline void bstore(uint8_t* p, B x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.b);
+}
 template <int N>
 inline B bshift_and(B x, int mask) {
   const __m256i m = _mm256_set1_epi8(char(mask));

@@ -82,6 +82,7 @@ inline S sscale(X x) { return xwiden_i8(x); }
 inline S sone() { return iset(1); }
 
 inline B bload(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void bstore(uint8_t* p, B x) { _mm512_storeu_si512(p, x.v); }
 template <int N>
 inline B bshift_and(B x, int mask) {
   if constexpr (N > 0) {

@@ -197,6 +197,7 @@ inline B bload(const uint8_t* p) {
   std::memcpy(r.v, p, 64);
   return r;
 }
+inline void bstore(uint8_t* p, B x) { std::memcpy(p, x.v, 64); }
 template <int N>
 inline B bshift_and(B a, int mask) {  // N > 0: right, N < 0: left; inside each byte by the mask
   for (int i = 0; i < 64; ++i)
