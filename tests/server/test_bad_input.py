@@ -53,6 +53,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["x"] * 17}, "stop"),
     ({"stop": "x" * 10000}, "stop"),
     ({"stop": [1]}, "stop[0]"),
+    ({"metadata": []}, "metadata"),
     ({"stop": {"a": 1}}, "stop"),
     ({"n": 0}, "n"),
     ({"n": 129}, "n"),
@@ -159,13 +160,26 @@ def test_bodies_that_are_no_json_object(server: Running, body: bytes, words: str
     assert words in error(response, 400)["message"]
 
 
-def test_lone_surrogates_are_refused(server: Running) -> None:
-    body = b'{"messages": [{"role": "user", "content": "\\ud800"}]}'
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"messages": [{"role": "user", "content": "\\ud800"}]', "messages[0].content"),
+        (b'"messages": [{"role": "user", "content": "x"}], "\\ud800": 1', None),
+        (b'"messages": [{"role": "user", "content": "x"}], "stop": ["a", "\\uDC00x"]', "stop[1]"),
+    ],
+)
+def test_lone_surrogates_are_refused(server: Running, fields: bytes, param: str | None) -> None:
+    headers = {"content-type": "application/json"}
+    response = server.client.post(CHAT, content=b"{" + fields + b"}", headers=headers)
+    found = error(response, 400)
+    assert "lone surrogate U+D" in found["message"]
+    assert param is None or found["param"] == param
+
+
+def test_escaped_pairs_of_surrogates_are_text(server: Running) -> None:
+    body = b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00"}], "max_tokens": 1}'
     response = server.client.post(CHAT, content=body, headers={"content-type": "application/json"})
-    assert "D800" in error(response, 400)["message"]
-    body = b'{"messages": [{"role": "user", "content": "x"}], "\\ud800": 1}'
-    response = server.client.post(CHAT, content=body, headers={"content-type": "application/json"})
-    error(response, 400)
+    assert response.status_code == 200, response.text
 
 
 def test_other_kinds_of_body_are_refused(server: Running) -> None:
@@ -202,11 +216,12 @@ def test_unknown_models(server: Running) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    [[-1], [320], [2**31], [2**32 + 5], [1.0], [True], [], [[]], "", None, 5, [["a"]], ["a", 1]],
+    [[-1], [320], [2**31], [2**32 + 5], [1.0], [True], [], [[]], "", None, 5, [["a"]], ["a", 1], {}],
 )
 def test_prompts_that_are_none(server: Running, prompt: object) -> None:
     found = error(server.post("/v1/completions", prompt=prompt), 400)
     assert "prompt" in found["message"]
+    assert found["param"] is None or "list" not in found["param"]
 
 
 def test_several_prompts_in_tokens(server: Running) -> None:
@@ -235,7 +250,10 @@ def test_other_apis_are_pointed_here(server: Running) -> None:
 def test_paths_and_methods(server: Running) -> None:
     assert "/v1" in error(server.client.get("/nothing"), 404)["message"]
     assert "POST" in error(server.client.get(CHAT), 405)["message"]
-    error(server.client.post("/v1/models"), 405)
+    for path, allowed in (("/v1/models", "GET"), ("/v1/models/x", "GET"), ("/", "GET")):
+        assert allowed in error(server.client.post(path), 405)["message"]
+    for path in ("/chat/completions", "/v1/audio/speech", "/v1/chat"):  # a base URL without /v1
+        assert "/v1" in error(server.client.post(path, json={}), 404)["message"]
     error(server.client.get("/../../etc/passwd"), 404)
     error(server.client.get("/%2e%2e/%2e%2e/etc/passwd"), 404)
     for path in ("/health", "/v1/models", "/v1/models/"):
