@@ -10,7 +10,7 @@ import pytest
 import divine
 from tiny_models import tiny_llama
 
-from .conftest import CHAT, HELLO, Running, running
+from .conftest import BANNED, CHAT, HELLO, Running, running
 
 
 def error(response: Any, status: int) -> dict[str, Any]:
@@ -31,6 +31,7 @@ def _lives_on(server: Running) -> Any:
     assert server.chat(max_tokens=1).status_code == 200
 
 
+JSON_SCHEMA = {"type": "json_schema"}  # without the schema
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"tempratur": 1}, "tempratur"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
@@ -43,6 +44,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"min_p": 1.5}, "min_p"),
     ({"top_k": 2.5}, "top_k"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repeat_penalty": 0}, "repeat_penalty is"),
     ({"frequency_penalty": 3}, "frequency_penalty"),
     ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
     ({"seed": -1}, "seed"),
@@ -74,7 +76,8 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"draft": "nonsense"}, "draft"),
     ({"draft": "model"}, "draft"),
-    ({"draft": "text"}, "draft"),
+    ({"draft": "ngram,none"}, "draft"),
+    ({"draft": "text"}, "draft names text, which needs a guess at the answer in prediction"),
     ({"draft": "synthetic:0.5"}, "draft"),
     ({"draft_tree": 0}, "draft_tree"),
     ({"prediction": "text"}, "prediction"),
@@ -202,8 +205,10 @@ def test_a_body_of_ten_megabytes_is_refused(server: Running) -> None:
 def test_a_prompt_beyond_the_context(server: Running) -> None:
     found = error(server.chat(messages=[{"role": "user", "content": "x y " * 300}]), 400)
     assert found["code"] == "context_length_exceeded"
+    assert found["param"] == "messages"
     assert "256" in found["message"]
-    error(server.post("/v1/embeddings", input="x y " * 300), 400)
+    assert error(server.post("/v1/embeddings", input="x y " * 300), 400)["param"] == "input"
+    assert error(server.post("/v1/completions", prompt="x y " * 300), 400)["param"] == "prompt"
 
 
 def test_unknown_models(server: Running) -> None:
@@ -227,6 +232,12 @@ def test_prompts_that_are_none(server: Running, prompt: object) -> None:
 def test_several_prompts_in_tokens(server: Running) -> None:
     answer = server.post("/v1/completions", prompt=[[10, 11], [12]], max_tokens=1)
     assert len(answer.json()["choices"]) == 2
+
+
+def test_completions_without_a_limit_have_sixteen_tokens(server: Running) -> None:
+    for fields in ({}, {"max_tokens": None}):
+        body = {"prompt": "hello", "logit_bias": BANNED, **fields}
+        assert server.post("/v1/completions", **body).json()["usage"]["completion_tokens"] == 16
 
 
 def test_fields_of_completions(server: Running) -> None:
@@ -286,6 +297,22 @@ def test_errors_of_messages_have_their_own_shape(server: Running) -> None:
         ({"messages": HELLO, "max_tokens": 3, "thinking": {"type": "enabled"}}, "thinking"),
         ({"messages": HELLO, "max_tokens": 3, "system": [{"type": "image"}]}, "system[0]"),
         ({"messages": HELLO, "max_tokens": 3, "stop": ["x"]}, "stop"),
+        (
+            {"messages": HELLO, "max_tokens": 3, "output_config": {"format": JSON_SCHEMA}},
+            "output_config.format.schema",
+        ),
+        (
+            {"messages": HELLO, "max_tokens": 3, "tool_choice": {"type": "any", "x": 1}},
+            "tool_choice.x",
+        ),
+        (
+            {
+                "messages": HELLO,
+                "max_tokens": 3,
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": "no"},
+            },
+            "tool_choice.disable_parallel_tool_use",
+        ),
     ):
         response = server.post("/v1/messages", **fields)
         assert response.status_code == 400, response.text

@@ -21,6 +21,8 @@ from divine.server.gate import Gate, refused
 from divine.server.page import Page, nothing_at
 from divine.server.refusals import Refusal, refusal_of
 
+_PROMPTS = {"/v1/completions": "prompt", "/v1/embeddings": "input"}  # else it is in messages
+
 
 def build_app(server: Server) -> Starlette:
     """The application for one server."""
@@ -73,7 +75,8 @@ def build_app(server: Server) -> Starlette:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return refused(refusal_of(error), request.url.path)
+    path = request.url.path
+    return refused(refusal_of(error, _PROMPTS.get(path, "messages")), path)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
