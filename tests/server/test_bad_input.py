@@ -221,7 +221,7 @@ def test_unknown_models(server: Running) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    [[-1], [320], [2**31], [2**32 + 5], [1.0], [True], [], [[]], "", None, 5, [["a"]], ["a", 1], {}],
+    [{}, [-1], [320], [2**32 + 5], [1.0], [True], [], [[]], "", None, 5, [["a"]], ["a", 1]],
 )
 def test_prompts_that_are_none(server: Running, prompt: object) -> None:
     found = error(server.post("/v1/completions", prompt=prompt), 400)
