@@ -36,6 +36,10 @@ class CapacityError(DivineError):
     """The request does not fit: the prompt exceeds the context, or memory is short."""
 
 
+class ConstraintError(CapacityError):
+    """What constrains an answer became too complex, or forbids every token that could follow."""
+
+
 class NumericError(DivineError):
     """The model produced NaN or infinity where a number was needed."""
 

@@ -297,7 +297,7 @@ def test_an_interruption_leaves_nothing_half(divine, tiny, tmp_path, prompts, mo
         (["--draft", "model"], ["draft model"]),
         (["--draft", "none"], ["plain"]),
         (["--draft", "text"], ["draft_text"]),
-        (["-n", "1"], ["max_tokens is 1"]),
+        (["-n", "1"], ["-n is 1"]),
         (["--rounds", "0"], ["rounds is 0"]),
         (["--temp", "-1"], ["temperature is -1"]),
         (["--draft-tree", "0"], ["draft_tree is 0"]),

@@ -47,7 +47,7 @@ def test_a_prefix_cache(divine, tiny, tmp_path):
     assert first.code == 0, first.err
     assert list((tmp_path / "d").glob("*.kv"))
     assert divine(*asked).out == first.out
-    for size, words in (("x", "such as 500M or 2G"), ("5", "prefix_cache_size is 5")):
+    for size, words in (("x", "such as 500M or 2G"), ("5", "--prefix-cache-size is 5")):
         assert_one_sentence(divine(*asked, "--prefix-cache-size", size), words)
     result = divine("run", tiny, "hello", "--prefix-cache-size", "2G")
     assert_one_sentence(result, "give one with --prefix-cache")

@@ -170,6 +170,7 @@ def test_prompts_beyond_the_context_are_refused_with_both_numbers(model):
         ({"max_tokens": "5"}, "max_tokens is '5'"),
         ({"stop": [""]}, "stop has ''"),
         ({"stop": ""}, "stop has ''"),
+        ({"stop": ["a", "\udcff"]}, "stop has '\\udcff', with a lone"),
         ({"stop": 5}, "stop is 5"),
         ({"logit_bias": {10**6: 1}}, "logit_bias names token 1000000"),
         ({"logprobs": 21}, "logprobs is 21; allowed is an integer from 0 to 20"),

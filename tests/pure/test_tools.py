@@ -287,6 +287,15 @@ def test_a_certain_call_that_is_cut_has_no_end():
     assert calls[0][1:] == ["get_weather", '{"city": "X']
 
 
+@pytest.mark.parametrize("family", ["hermes", "llama3", "mistral", "mistral-args"])
+def test_a_certain_call_that_is_cut_before_its_name_is_no_text(vocabulary, family):
+    whole = "".join(forced_answer(vocabulary, tool_calls(TOOLS, "required", family), 1))
+    for size in range(whole.index("get_weather") if "get_weather" in whole else 3):
+        parser = tool_calls(TOOLS, "required", family).parser()
+        assert parser.push(whole[:size]) == []
+        assert parser.finish() == []
+
+
 def test_marks_that_are_control_tokens(vocabulary):
     made = tool_calls(TOOLS, "required", "mistral-args")
     processor = made.constraint.compile(vocabulary)

@@ -10,7 +10,7 @@ import pytest
 import divine
 from tiny_models import tiny_llama
 
-from .conftest import CHAT, HELLO, Running, running
+from .conftest import BANNED, CHAT, HELLO, Running, running
 
 
 def error(response: Any, status: int) -> dict[str, Any]:
@@ -31,6 +31,7 @@ def _lives_on(server: Running) -> Any:
     assert server.chat(max_tokens=1).status_code == 200
 
 
+JSON_SCHEMA = {"type": "json_schema"}  # without the schema
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"tempratur": 1}, "tempratur"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
@@ -43,6 +44,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"min_p": 1.5}, "min_p"),
     ({"top_k": 2.5}, "top_k"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repeat_penalty": 0}, "repeat_penalty is"),
     ({"frequency_penalty": 3}, "frequency_penalty"),
     ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
     ({"seed": -1}, "seed"),
@@ -53,6 +55,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["x"] * 17}, "stop"),
     ({"stop": "x" * 10000}, "stop"),
     ({"stop": [1]}, "stop[0]"),
+    ({"metadata": []}, "metadata"),
     ({"stop": {"a": 1}}, "stop"),
     ({"n": 0}, "n"),
     ({"n": 129}, "n"),
@@ -73,7 +76,8 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"draft": "nonsense"}, "draft"),
     ({"draft": "model"}, "draft"),
-    ({"draft": "text"}, "draft"),
+    ({"draft": "ngram,none"}, "draft"),
+    ({"draft": "text"}, "draft names text, which needs a guess at the answer in prediction"),
     ({"draft": "synthetic:0.5"}, "draft"),
     ({"draft_tree": 0}, "draft_tree"),
     ({"prediction": "text"}, "prediction"),
@@ -159,13 +163,26 @@ def test_bodies_that_are_no_json_object(server: Running, body: bytes, words: str
     assert words in error(response, 400)["message"]
 
 
-def test_lone_surrogates_are_refused(server: Running) -> None:
-    body = b'{"messages": [{"role": "user", "content": "\\ud800"}]}'
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"messages": [{"role": "user", "content": "\\ud800"}]', "messages[0].content"),
+        (b'"messages": [{"role": "user", "content": "x"}], "\\ud800": 1', None),
+        (b'"messages": [{"role": "user", "content": "x"}], "stop": ["a", "\\uDC00x"]', "stop[1]"),
+    ],
+)
+def test_lone_surrogates_are_refused(server: Running, fields: bytes, param: str | None) -> None:
+    headers = {"content-type": "application/json"}
+    response = server.client.post(CHAT, content=b"{" + fields + b"}", headers=headers)
+    found = error(response, 400)
+    assert "lone surrogate U+D" in found["message"]
+    assert param is None or found["param"] == param
+
+
+def test_escaped_pairs_of_surrogates_are_text(server: Running) -> None:
+    body = b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00"}], "max_tokens": 1}'
     response = server.client.post(CHAT, content=body, headers={"content-type": "application/json"})
-    assert "D800" in error(response, 400)["message"]
-    body = b'{"messages": [{"role": "user", "content": "x"}], "\\ud800": 1}'
-    response = server.client.post(CHAT, content=body, headers={"content-type": "application/json"})
-    error(response, 400)
+    assert response.status_code == 200, response.text
 
 
 def test_other_kinds_of_body_are_refused(server: Running) -> None:
@@ -188,8 +205,10 @@ def test_a_body_of_ten_megabytes_is_refused(server: Running) -> None:
 def test_a_prompt_beyond_the_context(server: Running) -> None:
     found = error(server.chat(messages=[{"role": "user", "content": "x y " * 300}]), 400)
     assert found["code"] == "context_length_exceeded"
+    assert found["param"] == "messages"
     assert "256" in found["message"]
-    error(server.post("/v1/embeddings", input="x y " * 300), 400)
+    assert error(server.post("/v1/embeddings", input="x y " * 300), 400)["param"] == "input"
+    assert error(server.post("/v1/completions", prompt="x y " * 300), 400)["param"] == "prompt"
 
 
 def test_unknown_models(server: Running) -> None:
@@ -202,16 +221,23 @@ def test_unknown_models(server: Running) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    [[-1], [320], [2**31], [2**32 + 5], [1.0], [True], [], [[]], "", None, 5, [["a"]], ["a", 1]],
+    [{}, [-1], [320], [2**32 + 5], [1.0], [True], [], [[]], "", None, 5, [["a"]], ["a", 1]],
 )
 def test_prompts_that_are_none(server: Running, prompt: object) -> None:
     found = error(server.post("/v1/completions", prompt=prompt), 400)
     assert "prompt" in found["message"]
+    assert found["param"] is None or "list" not in found["param"]
 
 
 def test_several_prompts_in_tokens(server: Running) -> None:
     answer = server.post("/v1/completions", prompt=[[10, 11], [12]], max_tokens=1)
     assert len(answer.json()["choices"]) == 2
+
+
+def test_completions_without_a_limit_have_sixteen_tokens(server: Running) -> None:
+    for fields in ({}, {"max_tokens": None}):
+        body = {"prompt": "hello", "logit_bias": BANNED, **fields}
+        assert server.post("/v1/completions", **body).json()["usage"]["completion_tokens"] == 16
 
 
 def test_fields_of_completions(server: Running) -> None:
@@ -235,7 +261,10 @@ def test_other_apis_are_pointed_here(server: Running) -> None:
 def test_paths_and_methods(server: Running) -> None:
     assert "/v1" in error(server.client.get("/nothing"), 404)["message"]
     assert "POST" in error(server.client.get(CHAT), 405)["message"]
-    error(server.client.post("/v1/models"), 405)
+    for path, allowed in (("/v1/models", "GET"), ("/v1/models/x", "GET"), ("/", "GET")):
+        assert allowed in error(server.client.post(path), 405)["message"]
+    for path in ("/chat/completions", "/v1/audio/speech", "/v1/chat"):  # a base URL without /v1
+        assert "/v1" in error(server.client.post(path, json={}), 404)["message"]
     error(server.client.get("/../../etc/passwd"), 404)
     error(server.client.get("/%2e%2e/%2e%2e/etc/passwd"), 404)
     for path in ("/health", "/v1/models", "/v1/models/"):
@@ -268,6 +297,22 @@ def test_errors_of_messages_have_their_own_shape(server: Running) -> None:
         ({"messages": HELLO, "max_tokens": 3, "thinking": {"type": "enabled"}}, "thinking"),
         ({"messages": HELLO, "max_tokens": 3, "system": [{"type": "image"}]}, "system[0]"),
         ({"messages": HELLO, "max_tokens": 3, "stop": ["x"]}, "stop"),
+        (
+            {"messages": HELLO, "max_tokens": 3, "output_config": {"format": JSON_SCHEMA}},
+            "output_config.format.schema",
+        ),
+        (
+            {"messages": HELLO, "max_tokens": 3, "tool_choice": {"type": "any", "x": 1}},
+            "tool_choice.x",
+        ),
+        (
+            {
+                "messages": HELLO,
+                "max_tokens": 3,
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": "no"},
+            },
+            "tool_choice.disable_parallel_tool_use",
+        ),
     ):
         response = server.post("/v1/messages", **fields)
         assert response.status_code == 400, response.text

@@ -228,6 +228,11 @@ def test_completions_stream_and_tell_logprobs(server: Running) -> None:
         ]
         assert streamed == whole["logprobs"][name]
     assert len(whole["logprobs"]["tokens"]) == 6
+    tells = whole["logprobs"]
+    for said, value, top in zip(
+        tells["tokens"], tells["token_logprobs"], tells["top_logprobs"], strict=True
+    ):
+        assert top[said] >= value
 
 
 def test_embeddings_are_means_of_final_states(server: Running, model: Model) -> None:

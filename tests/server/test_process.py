@@ -114,7 +114,7 @@ def test_a_taken_port_is_told_in_one_sentence(
         (("--parallel", "0"), "--parallel"),
         (("--api-key", ""), "API key"),
         (("--draft-max", "3"), "-md"),
-        (("--port", "0", "--ctx", "9999999"), "context"),
+        (("--port", "0", "--ctx", "9999999"), "--ctx is"),
         (("-ngl", "3"), "-ngl"),
     ],
 )

@@ -193,3 +193,16 @@ def test_what_cannot_be_enforced_is_named(
     response = served.chat(**fields)
     assert response.status_code == 400, response.text
     assert named in response.json()["error"]["message"]
+
+
+def test_a_schema_that_is_too_complex_is_the_clients_mistake(served: Running) -> None:
+    members = {f"o{number}": {"type": "boolean"} for number in range(600)}
+    schema = {"type": "object", "properties": members, "required": ["o599"]}
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for stream in (False, True):
+        response = served.chat(response_format=format, max_tokens=40, stream=stream, draft="none")
+        if not stream:
+            assert response.status_code == 400, response.text
+        assert "json_schema.schema became too complex" in response.text
+        assert '"param":"response_format.json_schema.schema"' in response.text
+    assert served.chat(max_tokens=1).status_code == 200

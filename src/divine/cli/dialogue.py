@@ -31,6 +31,11 @@ _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "frequency_penalty": float,
     "presence_penalty": float,
 }
+_SHORT = {  # as the options are called that set them, and as others call them
+    "n": "max_tokens",
+    "temp": "temperature",
+    "repeat_penalty": "repetition_penalty",
+}
 
 
 class _Quit(Exception):  # noqa: N818 - a signal, not an error
@@ -162,6 +167,7 @@ class Dialogue:
         arguments = dict(self._arguments)
         for item in rest.split():
             name, _, value = item.partition("=")
+            name = _SHORT.get(name, name)
             if name not in _PARAMETERS:
                 raise UsageError(f"{name!r} is no parameter; there are {', '.join(_PARAMETERS)}")
             if not value:

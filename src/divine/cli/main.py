@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from divine import __version__
 from divine.cli import foreign
 from divine.cli.console import complain
+from divine.cli.spelling import as_given
 from divine.errors import DivineError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _check_streams() -> None:
 
 def _tell(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, DivineError):
-        complain(str(error))
+        complain(as_given(str(error), arguments))
         return error.exit_code
     if hasattr(error, "format_message"):  # a wrong option, in typer's words
         words = _usage(error, str(error.format_message()))

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from divine.constraints.library import library, limits, vocabulary_table
 from divine.constraints.matcher import GrammarProcessor
-from divine.errors import CapacityError, UsageError
+from divine.errors import ConstraintError, UsageError
 from divine.text import Tokenizer
 
 MAX_SIZE = 1 << 18  # characters of a schema or grammar
@@ -81,7 +81,7 @@ class Constraint:
         made = GrammarProcessor(matcher, tokenizer, self.what, lambda: _drop(kept, self.text))
         try:
             made.allowed(made.start(()))
-        except CapacityError as error:
+        except ConstraintError as error:
             raise UsageError(f"{self.what} allows no text at all: {error}") from None
         return made
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.errors import CapacityError
+from divine.errors import ConstraintError
 from divine.text import Tokenizer
 
 KEPT_MASKS = 64  # of a sequence; one for 150,000 tokens has 19 KB
@@ -63,14 +63,14 @@ class GrammarProcessor:
         return Place(state, token, state.length + 1, state.run, ended)
 
     def apply(self, state: Place, logits: NDArray[np.float32]) -> None:
-        """-infinity for every token that is not allowed here. Raises CapacityError."""
+        """-infinity for every token that is not allowed here. Raises ConstraintError."""
         allowed = self.allowed(state)
         np.copyto(logits, -np.inf, where=~allowed)
 
     def allowed(self, state: Place) -> NDArray[np.bool_]:
         """Which tokens may follow, bool [vocabulary]; ends where the answer is complete or ended.
 
-        Raises CapacityError if the grammar has become too complex, or cannot be gone on with.
+        Raises ConstraintError if the grammar has become too complex, or cannot be gone on with.
         """
         if state.ended:
             ends = np.zeros(self._vocabulary, np.bool_)
@@ -83,9 +83,8 @@ class GrammarProcessor:
             if run.matcher.is_error():
                 bits = self._failed(state)
             if bits.count(0) == len(bits):
-                raise CapacityError(
-                    f"no token can go on with the {self._what} after {state.length} tokens of the "
-                    "answer"
+                raise ConstraintError(
+                    f"{self._what} has no way to go on after {state.length} tokens of the answer"
                 )
             run.keep_mask(state, bits)
         packed = np.frombuffer(bits, np.uint8)
@@ -117,7 +116,7 @@ class GrammarProcessor:
         return bool(run.matcher.is_stopped() and run.matcher.is_accepting())
 
     def _failed(self, state: Place) -> bytes:
-        """The library has given up here: b"" if no text goes on; raises CapacityError otherwise.
+        """The library has given up here: b"" if no text goes on; raises ConstraintError otherwise.
 
         Other places of the answer are not harmed: a draft may have led here.
         """
@@ -128,9 +127,8 @@ class GrammarProcessor:
         if stuck:
             return b""
         self._on_error()
-        raise CapacityError(
-            f"the {self._what} became too complex after {state.length} tokens of the answer: "
-            f"{reason}"
+        raise ConstraintError(
+            f"{self._what} became too complex after {state.length} tokens of the answer: {reason}"
         )
 
 

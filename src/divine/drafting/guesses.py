@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from divine.backends.base import PassResult, Shortlist, Want
 from divine.drafting.acceptance import draw
-from divine.errors import CapacityError
+from divine.errors import ConstraintError
 from divine.sampling import Histories, Purpose, Sampler, stream
 
 DRAWN_WIDTH = 2  # siblings that are drawn, at most, since each keeps a distribution
@@ -104,7 +104,7 @@ class OrderGuesser(_LogitsGuesser):
         logits = self._logits(result, line)
         try:
             ranked = self._sampler.rank(histories, logits, position, max(self._width, RIVALS))
-        except CapacityError:  # the shortlist has none of the tokens that are allowed
+        except ConstraintError:  # the shortlist has none of the tokens that are allowed
             return []
         scores = np.array([score for _, score in ranked])
         weights = np.exp((scores - scores[0]) / ORDER_SCALE)
@@ -131,7 +131,7 @@ class DrawGuesser(_LogitsGuesser):
         """In the order in which they were drawn."""
         try:
             odds = self._sampler.distribution(histories, self._logits(result, line), position)
-        except CapacityError:  # the shortlist has none of the tokens that are allowed
+        except ConstraintError:  # the shortlist has none of the tokens that are allowed
             return []
         guesses: list[Guess] = []
         agreement, left = float(odds @ odds), 1.0

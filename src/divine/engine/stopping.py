@@ -15,11 +15,13 @@ class StopStrings:
     """Watches the text of one sequence for the earliest of some strings."""
 
     def __init__(self, stops: Sequence[str] | str) -> None:
-        """Raises UsageError for an empty string or something that is no string."""
+        """Raises UsageError for what is no string, empty, or could never be in a text."""
         given: Sequence[object] = (stops,) if isinstance(stops, str) else stops
         for stop in given:
             if not isinstance(stop, str) or not stop:
                 raise UsageError(f"stop has {stop!r}; allowed are strings that are not empty")
+            if any("\ud800" <= character <= "\udfff" for character in stop):
+                raise UsageError(f"stop has {stop!r}, with a lone surrogate; no text has one")
         self._stops = tuple(str(stop) for stop in given)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""

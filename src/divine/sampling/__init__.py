@@ -1,6 +1,6 @@
 """Parameters, logit processors and the shared-noise sampler."""
 
-from divine.sampling.params import SamplingParams, check_integer, check_number
+from divine.sampling.params import PENALTY_RANGE, SamplingParams, check_integer, check_number
 from divine.sampling.processors import (
     LogitBias,
     LogitProcessor,
@@ -11,6 +11,7 @@ from divine.sampling.sampler import Histories, Sampler, TokenLogprob, log_probab
 from divine.sampling.streams import Purpose, stream
 
 __all__ = [
+    "PENALTY_RANGE",
     "Histories",
     "LogitBias",
     "LogitProcessor",

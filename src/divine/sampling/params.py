@@ -17,6 +17,7 @@ from divine.errors import UsageError
 
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_SEED = 2**64 - 1
+PENALTY_RANGE = (0.01, 100)  # of repetition_penalty
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class SamplingParams:
         check_integer("top_k", self.top_k, None, None)
         check_number("top_p", self.top_p, 0, 1)
         check_number("min_p", self.min_p, 0, 1)
-        check_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
+        check_number("repetition_penalty", self.repetition_penalty, *PENALTY_RANGE)
         check_number("frequency_penalty", self.frequency_penalty, -2, 2)
         check_number("presence_penalty", self.presence_penalty, -2, 2)
         if not isinstance(self.logit_bias, Mapping):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.backends.cpu import _native
-from divine.errors import CapacityError, DivineError, NumericError
+from divine.errors import ConstraintError, DivineError, NumericError
 from divine.sampling.params import SamplingParams
 from divine.sampling.processors import TokenConstraint, processors_of
 
@@ -85,8 +85,8 @@ class Sampler:
     def choose(self, histories: Histories, logits: NDArray[np.float32], position: int) -> int:
         """The token at `position` of the sequence; logits float32 [vocabulary] stay as they are.
 
-        Raises NumericError if a logit is NaN or +infinity, or none is finite, CapacityError if the
-        processors leave no token.
+        Raises NumericError if a logit is NaN or +infinity, or none is finite, ConstraintError if
+        the processors leave no token.
         """
         token: int = _native.sample(self._processed(histories, logits), *self._settings, position)
         if token < 0:
@@ -133,7 +133,7 @@ class Sampler:
         forbidding = ["logit_bias"] if self.params.logit_bias else []
         if self.constraint is not None:
             forbidding.append("the constraint")
-        return CapacityError(
+        return ConstraintError(
             f"no token is left at position {position}: {' and '.join(forbidding)} forbid every "
             "one that the model can say"
         )

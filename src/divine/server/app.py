@@ -18,8 +18,10 @@ from divine.errors import DivineError
 from divine.server import chat, completions, embeddings, listing, messages, openapi
 from divine.server.context import Server
 from divine.server.gate import Gate, refused
-from divine.server.page import Page
+from divine.server.page import Page, nothing_at
 from divine.server.refusals import Refusal, refusal_of
+
+_PROMPTS = {"/v1/completions": "prompt", "/v1/embeddings": "input"}  # else it is in messages
 
 
 def build_app(server: Server) -> Starlette:
@@ -68,22 +70,25 @@ def build_app(server: Server) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.server = server
+    app.state.page = page
     return app
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return refused(refusal_of(error), request.url.path)
+    path = request.url.path
+    return refused(refusal_of(error, _PROMPTS.get(path, "messages")), path)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
-    message = f"there is nothing at {path[:80]}; the API is below /v1"
+    page: Page = request.app.state.page
+    if error.status_code == 404 or page.lacks(request.path_params.get("path")):
+        return refused(Refusal(404, nothing_at(path)), path)
+    message = str(error.detail)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{request.method[:20]} is not allowed for {path[:80]}; use {allowed}"
-    elif error.status_code != 404:
-        message = str(error.detail)
     headers: Mapping[str, str] = error.headers or {}
     return refused(Refusal(error.status_code, message, headers=headers), path)
 

@@ -69,7 +69,13 @@ def to_tool_choice(choice: Mapping[str, Any] | None) -> tuple[Any, bool]:
     if choice is None:
         return None, True
     kind = choice.get("type")
-    parallel = not choice.get("disable_parallel_tool_use", False)
+    single = choice.get("disable_parallel_tool_use", False)
+    if not isinstance(single, bool):
+        raise UsageError("tool_choice.disable_parallel_tool_use must be true or false")
+    unknown = choice.keys() - {"type", "name", "disable_parallel_tool_use"}
+    if unknown:
+        raise UsageError(f"tool_choice.{min(unknown)} is not supported; leave it out")
+    parallel = not single
     if kind == "tool" and isinstance(choice.get("name"), str):
         return {"type": "function", "function": {"name": choice["name"]}}, parallel
     if kind not in _CHOICES:
@@ -91,7 +97,9 @@ def to_response_format(config: Mapping[str, Any] | None) -> dict[str, Any] | Non
         return None
     if not isinstance(format, Mapping) or format.get("type") != "json_schema":
         raise UsageError('output_config.format.type must be "json_schema"')
-    return {"type": "json_schema", "json_schema": {"schema": format.get("schema")}}
+    if not isinstance(format.get("schema"), Mapping):
+        raise UsageError("output_config.format.schema is missing; it must be an object")
+    return {"type": "json_schema", "json_schema": {"schema": format["schema"]}}
 
 
 def _assistant(blocks: Sequence[Any], where: str) -> dict[str, Any]:

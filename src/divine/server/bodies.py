@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -20,6 +21,16 @@ from divine.server.settings import Settings
 
 _Body = TypeVar("_Body", bound=BaseModel)
 _BIG = 65536  # bytes whose parsing would keep the event loop from others
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # escaped, perhaps half of a pair
+_ALLOWED = {  # what pydantic says -> what a client of JSON calls it
+    "a valid boolean": "a boolean",
+    "a valid dictionary": "an object",
+    "a valid integer": "an integer",
+    "a valid list": "a list",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "List should have at least 1 item after validation, not 0": "a list that is not empty",
+}
 _DRAINED = 8  # times the limit: what is read and dropped so that a client can read the refusal
 
 
@@ -41,9 +52,9 @@ async def read_body(request: Request, schema: type[_Body], settings: Settings) -
 
 
 def parse(data: bytes) -> Any:
-    """JSON, strictly; raises Refusal."""
+    """JSON, strictly, of valid Unicode; raises Refusal."""
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique
         )
     except UnicodeDecodeError as error:
@@ -60,6 +71,32 @@ def parse(data: bytes) -> Any:
         raise Refusal(400, "the body is not valid JSON here: it is nested too deeply") from None
     except ValueError as error:
         raise Refusal(400, f"the body is not valid JSON: {_short(str(error))}") from None
+    if _SURROGATE.search(data):
+        _check_unicode(value)
+    return value
+
+
+def _check_unicode(value: Any) -> None:
+    """Raise Refusal for a text with a lone surrogate, which no encoding can write."""
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:
+        path, here = left.pop()
+        if isinstance(here, dict):
+            left += [(path, name) for name in here]
+            left += [(f"{path}.{name}" if path else name, item) for name, item in here.items()]
+        elif isinstance(here, list):
+            left += [(f"{path}[{at}]", item) for at, item in enumerate(here)]
+        elif isinstance(here, str):
+            try:
+                here.encode()
+            except UnicodeEncodeError as error:
+                where = ascii(_short(path or "the body"))[1:-1]
+                raise Refusal(
+                    400,
+                    f"{where} has the lone surrogate U+{ord(here[error.start]):04X} at character "
+                    f"{error.start}; text must be valid Unicode",
+                    param=where,
+                ) from None
 
 
 def check(value: Any, schema: type[_Body]) -> _Body:
@@ -125,7 +162,7 @@ def _explain(error: ValidationError, value: Any, schema: type[BaseModel]) -> Ref
     if not unknown:  # of a field with alternatives the one that came furthest
         same = [detail for detail in details if detail["loc"][:1] == first["loc"][:1]]
         first = max(same, key=lambda detail: len(_path(detail["loc"], value)))
-    where = _path(first["loc"], value)
+    where = _path(first["loc"], value, first["type"] == "missing")
     if unknown:
         known = [field.alias or name for name, field in schema.model_fields.items()]
         near = difflib.get_close_matches(str(first["loc"][-1]), known, 1)
@@ -145,17 +182,17 @@ def _explain(error: ValidationError, value: Any, schema: type[BaseModel]) -> Ref
 
 
 def _allowed(words: str) -> str:
-    words = words.removeprefix("Value error, ")
-    return words.removeprefix("Input should be ")
+    words = words.removeprefix("Value error, ").removeprefix("Input should be ")
+    return _ALLOWED.get(words, words)
 
 
-def _path(loc: Sequence[int | str], value: Any) -> str:
+def _path(loc: Sequence[int | str], value: Any, missing: bool = False) -> str:
     """The field as the client wrote it: pydantic's own marks of alternatives are left out."""
     path, here = "", value
     for step in loc:
         if isinstance(step, int) and isinstance(here, list) and step < len(here):
             path, here = f"{path}[{step}]", here[step]
-        elif isinstance(here, Mapping) and (step in here or step == loc[-1]):
+        elif isinstance(here, Mapping) and (step in here or missing):
             path, here = f"{path}.{step}" if path else str(step), here.get(str(step))
     return _short(path or "the body")
 
@@ -163,6 +200,8 @@ def _path(loc: Sequence[int | str], value: Any) -> str:
 def _kind(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
+    if isinstance(value, str):
+        return "a text"
     return "null" if value is None else f"a {type(value).__name__}"
 
 

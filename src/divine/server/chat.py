@@ -57,7 +57,7 @@ async def chat(request: Request) -> Response:
 
 
 def _options(body: ChatRequest, server: Server) -> Options:
-    options = with_seed(sampling_options(body, server.defaults))
+    options = with_seed(sampling_options(body, server.defaults, server.model.drafters))
     options["max_tokens"] = token_limit(body)
     options["draft_text"] = guess_text(body.prediction)
     options["continue_final_message"] = bool(body.continue_final_message)

@@ -67,12 +67,9 @@ def split_prompts(
 
 
 def _options(body: CompletionRequest, server: Server) -> Options:
-    options = with_seed(sampling_options(body, server.defaults))
-    limit = MAX_TOKENS_COMPLETION
-    if "max_tokens" in body.model_fields_set:
-        options["max_tokens"] = body.max_tokens  # null: no limit but the context
-    else:
-        options["max_tokens"] = limit
+    options = with_seed(sampling_options(body, server.defaults, server.model.drafters))
+    limit = body.max_tokens
+    options["max_tokens"] = MAX_TOKENS_COMPLETION if limit is None else limit
     options["draft_text"] = guess_text(body.prediction)
     options["raw"] = True
     if body.logprobs is not None:

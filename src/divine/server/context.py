@@ -63,9 +63,10 @@ class Server:
         if name is None:
             return self.name
         if name not in self.names:
+            others = f", also called {', '.join(self.names[1:])}" if self.names[1:] else ""
             raise Refusal(
                 404,
-                f"model is {name[:80]!r}; this server has {' also called '.join(self.names)}",
+                f"model is {name[:80]!r}; this server has {self.name}{others}",
                 param="model",
                 code="model_not_found",
             )

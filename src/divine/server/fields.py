@@ -7,14 +7,16 @@ that cannot change the text is accepted and ignored, and listed in docs/server.m
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from divine.api import Options
 from divine.errors import UsageError
+from divine.sampling import PENALTY_RANGE, check_number
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -206,13 +208,20 @@ def refuse_unsupported(body: BaseModel) -> None:
     for name in body.model_fields_set:
         value = getattr(body, name)
         if name in _NEUTRAL and value not in _NEUTRAL[name]:
-            neutral = " or ".join(repr(item) for item in _NEUTRAL[name] if item is not None)
+            neutral = " or ".join(json.dumps(item) for item in _NEUTRAL[name] if item is not None)
             allowed = f"allowed is {neutral}, or leave it out" if neutral else "leave it out"
             raise UsageError(f"{name} is not supported; {allowed}{_INSTEAD.get(name, '')}")
 
 
-def sampling_options(body: SamplingFields, defaults: Mapping[str, Any]) -> Options:
-    """The sampling fields as the model's options. Raises UsageError for contradictions."""
+def sampling_options(
+    body: SamplingFields, defaults: Mapping[str, Any], drafters: Collection[str]
+) -> Options:
+    """The sampling fields as the model's options. Raises UsageError for contradictions.
+
+    `drafters`: the names that `draft` may have, beside none and auto.
+    """
+    if body.repeat_penalty is not None:  # here, under the name that the client knows
+        check_number("repeat_penalty", body.repeat_penalty, *PENALTY_RANGE)
     penalty = _agreed(
         "repeat_penalty", body.repeat_penalty, "repetition_penalty", body.repetition_penalty
     )
@@ -227,7 +236,7 @@ def sampling_options(body: SamplingFields, defaults: Mapping[str, Any]) -> Optio
         "logit_bias": _biases(body.logit_bias),
         "seed": body.seed,
         "stop": stop_strings("stop", body.stop),
-        "draft": draft_names(body.draft),
+        "draft": draft_names(body, drafters),
         "draft_tree": body.draft_tree,
         "cache_prompt": body.cache_prompt,
     }
@@ -235,11 +244,22 @@ def sampling_options(body: SamplingFields, defaults: Mapping[str, Any]) -> Optio
     return Options(**{**defaults, **given})  # type: ignore[typeddict-item]
 
 
-def draft_names(draft: str | list[str] | None) -> str | list[str] | None:
+def draft_names(body: SamplingFields, drafters: Collection[str]) -> str | list[str] | None:
     """`draft`, without those that are for measuring only. Raises UsageError."""
-    names = draft.split(",") if isinstance(draft, str) else draft or []
-    if any(name.strip().startswith("synthetic") for name in names):
-        raise UsageError("draft names a synthetic drafter; those are for `divine bench` only")
+    draft = body.draft
+    if draft in (None, "none", "auto"):
+        return draft
+    names = [name.strip() for name in (draft.split(",") if isinstance(draft, str) else draft or ())]
+    for name in names:
+        if name.startswith("synthetic"):
+            raise UsageError("draft names a synthetic drafter; those are for `divine bench` only")
+        if name not in drafters:
+            raise UsageError(
+                f"draft names {name[:80]!r}; this server has none, auto, or some of "
+                f"{', '.join(drafters)}"
+            )
+    if "text" in names and not guess_text(getattr(body, "prediction", None)):
+        raise UsageError("draft names text, which needs a guess at the answer in prediction")
     return draft
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from divine.api import TokenLogprob
 from divine.text import Tokenizer
 
+_NEVER = -9999.0  # JSON has no infinity; OpenAI's own floor for "practically never"
+
 
 def chat(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """`content` of a chat's logprobs: token, logprob, bytes, top_logprobs."""
@@ -23,7 +25,10 @@ def chat(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> list[dict[str
 def completion(
     entries: Sequence[TokenLogprob], tokenizer: Tokenizer, offset: int
 ) -> dict[str, Any]:
-    """`logprobs` of a plain completion whose first token is at character `offset`."""
+    """`logprobs` of a plain completion whose first token is at character `offset`.
+
+    The token that was said is among the top ones too, as in OpenAI's API, unless none is asked for.
+    """
     texts = [_text(entry.token, tokenizer) for entry in entries]
     offsets = []
     for text in texts:
@@ -31,20 +36,24 @@ def completion(
         offset += len(text)
     return {
         "tokens": texts,
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [
-            {_text(token, tokenizer): value for token, value in reversed(entry.top)}
-            for entry in entries
-        ],
+        "token_logprobs": [max(entry.logprob, _NEVER) for entry in entries],
+        "top_logprobs": [_top(entry, tokenizer) for entry in entries],
         "text_offset": offsets,
     }
 
 
+def _top(entry: TokenLogprob, tokenizer: Tokenizer) -> dict[str, float]:
+    """By text; of tokens with one text (halves of a character) the likeliest counts."""
+    said = [(entry.token, entry.logprob)] if entry.top else []
+    return {
+        _text(token, tokenizer): max(value, _NEVER) for token, value in (*said, *entry.top[::-1])
+    }
+
+
 def _entry(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
-    # JSON has no infinity; OpenAI's own floor for "practically never".
     return {
         "token": _text(token, tokenizer),
-        "logprob": max(logprob, -9999.0),
+        "logprob": max(logprob, _NEVER),
         "bytes": list(_bytes(token, tokenizer)),
     }
 

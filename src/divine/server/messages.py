@@ -102,7 +102,7 @@ def _options(body: MessagesRequest, server: Server) -> Options:
         seed=body.seed,
         draft=body.draft,
     )
-    options = with_seed(sampling_options(fields, server.defaults))
+    options = with_seed(sampling_options(fields, server.defaults, server.model.drafters))
     options["stop"] = stop_strings("stop_sequences", body.stop_sequences)
     if body.max_tokens < 1:
         raise Refusal(

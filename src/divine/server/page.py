@@ -56,6 +56,10 @@ class Page:
         self._not_files = not_files
         self._files = dict(_walk(files("divine.server").joinpath("page"), ""))
 
+    def lacks(self, name: str | None) -> bool:
+        """Whether the last route met a path that nothing has, with whatever method."""
+        return bool(name) and name not in self._files and f"/{name}" not in self._not_files
+
     async def file(self, request: Request) -> Response:
         """A file, "/" being the index; raises Refusal 404."""
         name = request.path_params.get("path", "") or INDEX
@@ -66,11 +70,16 @@ class Page:
         if file is None:
             if name == INDEX:
                 raise Refusal(404, "there is no page in this build; the API is below /v1")
-            raise Refusal(404, f"there is nothing at /{name[:80]}; the API is below /v1")
+            raise Refusal(404, nothing_at(f"/{name}"))
         headers = {**_HEADERS, "ETag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+def nothing_at(path: str) -> str:
+    """The sentence for a path that leads nowhere."""
+    return f"there is nothing at {path[:80]}; the API is below /v1"
 
 
 def _walk(folder: Traversable, prefix: str) -> list[tuple[str, _File]]:

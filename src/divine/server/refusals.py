@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from divine.errors import CapacityError, DivineError, NumericError
+from divine.errors import CapacityError, ConstraintError, DivineError, NumericError
 
 _OPENAI_TYPES = {
     400: "invalid_request_error",
@@ -29,7 +29,10 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_FIELD = re.compile(r"[a-z_]+(\[\d+\])?(\.[a-z_]+(\[\d+\])?)*(?= (?:is|has|must|names|needs)\b)")
+_FIELD = re.compile(
+    r"[a-z_]+(\[\d+\])?(\.[a-z_]+(\[\d+\])?)*"
+    r"(?= (?:allows|became|cannot|has|is|must|names|needs)\b)"
+)
 
 
 class Refusal(Exception):  # noqa: N818 - not every one is an error of the client
@@ -73,17 +76,17 @@ class Refusal(Exception):  # noqa: N818 - not every one is an error of the clien
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
-def refusal_of(error: BaseException) -> Refusal:
-    """What a client is told of an error, wherever it came from."""
+def refusal_of(error: BaseException, prompt: str = "messages") -> Refusal:
+    """What a client is told of an error, wherever it came from; `prompt`: the field of the text."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, MemoryError):
         return Refusal(503, "the memory does not suffice for this request now", code="no_memory")
     if isinstance(error, NumericError):
         return Refusal(500, str(error), code="not_a_number")
-    if isinstance(error, CapacityError):
+    if isinstance(error, CapacityError) and not isinstance(error, ConstraintError):
         if "exceeds the context" in str(error):
-            return Refusal(400, str(error), param="messages", code="context_length_exceeded")
+            return Refusal(400, str(error), param=prompt, code="context_length_exceeded")
         return Refusal(503, str(error), code="no_memory")
     if isinstance(error, DivineError):
         named = _FIELD.match(str(error))

@@ -254,7 +254,9 @@ def _check_extra(extra: Mapping[str, Any] | None) -> dict[str, Any]:
     variables: dict[str, Any] = map_texts(dict(extra or {}), str, "extra template variables")
     for name in RESERVED:
         if name in variables:
-            raise UsageError(f"{name!r} is no extra template variable; it has an option of its own")
+            raise UsageError(
+                f"the extra template variables have {name!r}, which has an option of its own"
+            )
     return variables
 
 

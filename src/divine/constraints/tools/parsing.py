@@ -85,11 +85,15 @@ class ToolParser:
         return self._run()
 
     def finish(self) -> list[Event]:
-        """The answer has ended: what was held back is text, or a call that was not closed."""
+        """The answer has ended: what was held back is text, or a call that was not closed.
+
+        Of a certain call that was cut before its name was known there is nothing to tell.
+        """
         self._run()
         rest, self._buffer = self._raw + self._buffer, ""
         within = self._state in (self._after, self._streaming, self._tail)
-        if not within and (rest.strip() or not self._calls):
+        cut = self._certain and self._state is not self._text  # a call without its name yet
+        if not within and not cut and (rest.strip() or not self._calls):
             self._emit_text(rest)
         self._state = self._plain
         return self._take()
