@@ -124,6 +124,17 @@ def test_a_change_that_recurs_is_expected(gone: int, new: list[int]) -> None:
             assert foreseen(trees[at], answer[at]), at
 
 
+@pytest.mark.parametrize("rest", [[], [700], [700, 701]])
+def test_a_change_at_the_end_of_the_guess(rest: list[int]) -> None:
+    """More tokens were left out elsewhere than the guess has left."""
+    text, old = list(range(60)), [800, 801, 802]
+    guess = [*text[:20], *old, *text[20:40], *old, *text[40:], old[0]]
+    answer = [*text[:20], 900, 901, *text[20:40], 900, 901, *text[40:], 900, 901, *rest]
+    trees = proposals(guess, answer)
+    assert foreseen(trees[64], 900)
+    assert foreseen(trees[65], 901)
+
+
 def test_a_change_that_is_not_made_any_more_is_forgotten() -> None:
     text = list(range(500))
     guess, answer, starts = [], [], []

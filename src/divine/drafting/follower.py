@@ -118,7 +118,7 @@ class Follower:
                 if change is None or made is None:
                     return False
                 change.made[made] += 1
-                self._place += made[0]
+                self._place = min(self._place + made[0], len(self._text))
                 self.owed = made[1][1:]
         self._length += 1
         return True

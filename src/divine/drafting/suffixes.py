@@ -173,10 +173,10 @@ class _Reading:
                 total += weight
                 add(owed[0], weight, (place, length + 1, start, owed[1:]))
                 continue
-            if place == end:
-                if not self._loop:
-                    continue
+            if place == end and self._loop:
                 place = start
+            if place == end:  # a replacement may end where the text does
+                continue
             total += weight
             token = text[place]
             change = self._changes.get(token)
@@ -198,10 +198,10 @@ class _Reading:
             if owed or (place < end and text[place] in changes):
                 self.branch([(place, length, start, owed)], node, level, path)
                 return
-            if place == end:
-                if not self._loop:
-                    return
+            if place == end and self._loop:
                 place = start
+            if place == end:
+                return
             token = text[place]
             claim = _CLAIMS[length] if length < _LAST else _CLAIMS[_LAST]
             path *= claim
