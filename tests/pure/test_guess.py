@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divine.drafting import ROOT, Budget, DraftTask, DraftTree, TextDrafter
-from divine.drafting.guess import TextSession
+from divine.drafting.suffixes import SuffixSession
 from divine.sampling import Sampler, SamplingParams
 
 VOCABULARY = 5000
@@ -20,7 +20,7 @@ PROSE = random.Random(5).choices(range(300), k=600)  # tokens recur, longer part
 short = st.lists(st.integers(0, 4), max_size=60)
 
 
-def session_of(tokens: list[int], guess: list[int]) -> TextSession:
+def session_of(tokens: list[int], guess: list[int]) -> SuffixSession:
     sampler = Sampler(SamplingParams(temperature=0.0), VOCABULARY)
     return TextDrafter().begin(DraftTask(tokens, len(PROMPT), sampler, 10**6, guess))
 
