@@ -32,36 +32,34 @@ def texts(draw: st.DrawFn, most: int = 100) -> list[int]:
 
 @st.composite
 def copies(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """A text, and a copy with substitutions that recur, insertions, deletions and jumps."""
+    """A text, and a copy with a change that recurs, others that do not, and jumps."""
     source = random.Random(draw(st.integers(0, 2**32)))
-    text = source.choices(range(draw(st.sampled_from([2, 6, 30, 400]))), k=source.randrange(5, 120))
-    name, other = (
-        source.choices(range(500), k=source.randint(1, 4)),
-        source.choices(range(500), k=source.randint(0, 8)),
-    )
+    kinds = draw(st.sampled_from([2, 6, 30, 400]))
+    text = source.choices(range(kinds), k=source.randrange(5, 100))
+    old = source.choices(range(source.choice([kinds, 500])), k=source.randint(1, 5))
+    new = source.choices(range(500), k=source.randint(0, 9))
     for _ in range(source.randrange(12)):
         at = source.randrange(len(text) + 1)
-        text[at:at] = name
+        text[at:at] = old
     if source.random() < 0.3:
-        text += name[: source.randint(1, len(name))]
+        text += old[: source.randint(1, len(old))]
+    changes, jumps = source.choice([0.6, 0.95]), source.choice([0.0, 0.01])
     copy: list[int] = []
     at = 0
-    while at < len(text):
+    while at < len(text) and len(copy) < 250:
         chance = source.random()
-        if text[at : at + len(name)] == name and source.random() < 0.9:
-            copy += other
-            at += len(name)
-        elif chance < 0.01:
+        if text[at : at + len(old)] == old[: len(text) - at] and chance < changes:
+            copy += new
+            at += len(old)
+        elif chance < jumps:
             at = source.randrange(len(text))
-            if len(copy) > 150:
-                break
-        elif chance < 0.03:
+        elif chance < 0.02:
             copy += source.choices(range(500), k=source.randint(1, 30))
             at += source.choice([0, 0, 1, 5])
         else:
             copy.append(text[at])
             at += 1
-    return text, copy
+    return text, [*copy, *source.choices(range(500), k=3)]
 
 
 def both(
@@ -119,6 +117,25 @@ def test_copies_are_proposed_with_their_changes() -> None:
     right = sum(900 in tokens[:3] for tokens, _, _ in proposals)
     assert right >= 8
     assert any(-1 in parents[1:] for _, parents, _ in proposals)  # there are branches
+
+
+@pytest.mark.parametrize("gone", [1, 4, 5])
+@pytest.mark.parametrize("size", [1, 7, 8, 9])
+def test_changes_at_the_limits_of_what_is_remembered(gone: int, size: int) -> None:
+    """Two that begin alike take turns, the second takes one token more, the same each time; at last
+    the text ends within what they replace."""
+    old = [700, 701, 702, 703, 704][:gone]
+    ways = [[800, *range(first, first + size - 1)] for first in (810, 820)]
+    text: list[int] = []
+    copy: list[int] = []
+    for index in range(9):
+        part = range(20 * index, 20 * index + 12)
+        text += [600, *part, *old]
+        copy += [*([] if index and index % 2 == 0 else [600]), *part, *ways[index % 2]]
+    for end in range(gone):
+        tail = text[: len(text) - end]
+        both(tail, [*copy, 900, 901], [], [(16, 8, 0.0)], trust=4)
+        both(None, [*tail, 999, *copy, 900, 901], [len(tail)], [(16, 12, 0.0)])
 
 
 @pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 130, 5000])
