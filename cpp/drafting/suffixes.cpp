@@ -59,22 +59,31 @@ std::int32_t GramTable::latest(const Tokens& text, const Tokens& query) const {
   return query.size() < order_ ? 0 : slots_[slot(text, query.data() + query.size())];
 }
 
-std::size_t GramTable::slot(const Tokens& text, const std::int32_t* end) const {
+std::size_t GramTable::hash(const std::int32_t* end) const {
   std::uint64_t hash = secret();
   for (const std::int32_t* token = end - order_; token != end; ++token)
     hash = mixed(hash ^ std::uint32_t(*token));
+  return hash;
+}
+
+std::size_t GramTable::slot(const Tokens& text, const std::int32_t* end) const {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t i = hash & mask;
+  std::size_t i = hash(end) & mask;
   while (slots_[i] != 0 && !std::equal(end - order_, end, text.data() + slots_[i] - order_))
     i = (i + 1) & mask;
   return i;
 }
 
 void GramTable::grow(const Tokens& text) {
-  Tokens old(2 * slots_.size());
-  std::swap(old, slots_);
-  for (const std::int32_t place : old)
-    if (place != 0) slots_[slot(text, text.data() + place)] = place;
+  Tokens wider(2 * slots_.size());
+  const std::size_t mask = wider.size() - 1;
+  for (const std::int32_t place : slots_) {
+    if (place == 0) continue;
+    std::size_t i = hash(text.data() + place) & mask;
+    while (wider[i] != 0) i = (i + 1) & mask;  // no two are of one gram
+    wider[i] = place;
+  }
+  slots_ = std::move(wider);
 }
 
 void SuffixIndex::extend(const Tokens& text) {

@@ -38,6 +38,7 @@ class GramTable {
   std::int32_t earlier(std::int32_t place) const { return earlier_[std::size_t(place)]; }
 
  private:
+  std::size_t hash(const std::int32_t* end) const;  // of the gram that ends before `end`
   // Where the place of the gram that ends before `end` is kept, or would be.
   std::size_t slot(const Tokens& text, const std::int32_t* end) const;
   void grow(const Tokens& text);
