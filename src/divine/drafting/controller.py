@@ -239,7 +239,7 @@ class Controller:
         if limit <= 0:
             return None
         depth = limit if draft.depth is None else min(draft.depth, limit)
-        if draft.nodes is None:
+        if draft.nodes is None and draft.deepest < depth:
             cheap = bisect_right(curve, curve[0] + _CHEAP * here.plain) - 1
             depth = min(depth, max(draft.deepest, cheap))
         trees: list[DraftTree] = []
