@@ -324,10 +324,58 @@ def running(
 
 
 @fuzz
+@given(
+    text=st.one_of(rows_lists, st.none(), odd_arrays(np.int32)), start=ints, trust=ints,
+    calls=st.lists(
+        st.tuples(st.one_of(rows_lists, id_lists, st.integers(0, 9)), ints, ints, floats),
+        max_size=6,
+    ),
+    right=st.integers(0, 63),
+)  # fmt: skip
+def drafting(text: Any, start: Any, trust: Any, calls: list[Any], right: int) -> None:
+    """Sequences that grow, shrink or are none, with budgets of all kinds."""
+    if right & 1:
+        start, trust = (0, 0) if text is None else (1, 4)
+    reader = attempt("SuffixReader", _native.SuffixReader, text, start, trust)
+    reader = reader or _native.SuffixReader([1, 2, 1, 3], 0, 4)
+    sequence: list[int] = []
+    for tokens, nodes, depth, row_price in calls:
+        if right & 2 and isinstance(tokens, list):
+            sequence += [1, 2, 1][: len(tokens)]
+            tokens = sequence
+        elif right & 4 and isinstance(tokens, int):
+            tokens = Sloppy(sequence, tokens, reader)
+        if right & 8:
+            nodes, depth = 9, 5
+        if right & 16:
+            row_price = 0.0
+        found = attempt("propose", reader.propose, tokens, nodes, depth, row_price)
+        if found is not None:
+            assert len({len(part) for part in found}) == 1
+            assert len(found[0]) <= nodes
+            assert all(-1 <= parent < node for node, parent in enumerate(found[1]))
+            assert all(0 <= claim <= 1 for claim in found[2])
+
+
+class Sloppy(list):  # type: ignore[type-arg]
+    """Tokens that change the list, and use the reader, while they are asked for."""
+
+    def __init__(self, tokens: list[int], more: int, reader: Any) -> None:
+        super().__init__([*tokens, *([self] * more)])
+        self._reader = reader
+
+    def __index__(self) -> int:
+        del self[2:]
+        self._reader.propose([1, 2, 3], 4, 4, 0.0)
+        return len(self)
+
+
+@fuzz
 @given(value=junk)
 def objects(value: Any) -> None:
     """Objects that were never made, and methods on the wrong ones."""
-    for kind in (_native.State, _native.Executor, _native.Shortlist, _native.PackedRows):
+    kinds = (_native.State, _native.Executor, _native.Shortlist, _native.PackedRows)
+    for kind in (*kinds, _native.SuffixReader):
         attempt("new", kind)
         bare = attempt("__new__", kind.__new__, kind)
         for name in ("length", "capacity", "level", "threads", "cancel", "fork", "poison"):
@@ -335,6 +383,7 @@ def objects(value: Any) -> None:
                 attempt(name, lambda name=name, bare=bare: getattr(bare, name))
         attempt("run", _native.Executor.run, value, [], value, value, value)
         attempt("fork", _native.State.fork, value)
+        attempt("propose", _native.SuffixReader.propose, bare, [], 1, 1, 0.0)
         attempt("commit", _native.State.commit, bare, [])
         one = np.zeros(1, np.int32)
         arguments = ([EXECUTOR.new_state(4, "f16")], one, one - 1, one, None, None, [0], [], 0, [])

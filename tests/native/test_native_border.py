@@ -32,6 +32,7 @@ FUZZ_TARGETS = (
     "building",
     "adding",
     "running",
+    "drafting",
     "objects",
     "trees",
 )
@@ -290,3 +291,49 @@ def test_weights_that_are_not_numbers(tensor: str, formats: tuple[str, ...]) -> 
     state = executable.new_state(8)
     with pytest.raises(NumericError, match="NaN at position 0"):
         executable.run([state], Rows.chain([0, 1]), Want(best=[0, 1]))
+
+
+# ---- reading on in texts ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, -1],), "outside 0 to"),
+        (([2**31],), "outside 0 to"),
+        (([10**30],), "outside 0 to"),
+        (([1], -1), "start"),
+        (([1], 2**30 + 1), "start"),
+        (([1], 0, -1), "trust"),
+        (([1], 0, 4097), "trust"),
+        ((None, 1), "start and trust"),
+        ((None, 0, 4), "start and trust"),
+    ],
+)
+def test_bad_texts(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _native.SuffixReader(*arguments)
+    for text in (3, [None], ["1"], [1.0]):
+        with pytest.raises(TypeError):
+            _native.SuffixReader(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([5, 5], 8, 8, 0.0), "fewer tokens"),
+        (([5, 6, 5, 6, -1], 8, 8, 0.0), "outside 0 to"),
+        (([5, 6, 5, 6, 2**31], 8, 8, 0.0), "outside 0 to"),
+        (([5, 6, 5, 6], -1, 8, 0.0), "nodes and depth"),
+        (([5, 6, 5, 6], 4097, 8, 0.0), "nodes and depth"),
+        (([5, 6, 5, 6], 8, 4097, 0.0), "nodes and depth"),
+        (([5, 6, 5, 6], 8, 8, np.nan), "row_price"),
+        (([5, 6, 5, 6], 8, 8, np.inf), "row_price"),
+    ],
+)
+def test_bad_proposals_leave_a_reader_as_it_was(arguments: Any, message: str) -> None:
+    reader = _native.SuffixReader(None)
+    assert reader.propose([5, 6, 5], 4, 4, 0.0)[0] == [6, 5, 6, 5]
+    with pytest.raises(ValueError, match=message):
+        reader.propose(*arguments)
+    assert reader.propose([5, 6, 5, 6], 4, 4, 0.0)[0] == [5, 6, 5, 6]

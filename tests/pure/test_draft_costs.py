@@ -17,7 +17,7 @@ def test_a_frozen_table_gives_its_figures_and_learns_nothing() -> None:
     costs = CostTable.frozen({1: 50.0, 2: 51.0, 4: 61.0})
     costs.observe(1, 0, 500.0)
     assert [costs.cost(n, 1000) for n in (1, 2, 3, 4, 5)] == [50.0, 51.0, 56.0, 61.0, 66.0]
-    assert costs.curve(2, 2, 1000) == [51.0, 56.0, 61.0]
+    assert list(costs.curve(2, 2, 1000)) == [51.0, 56.0, 61.0]
     assert costs.weight(3) == math.inf
 
 
@@ -82,7 +82,7 @@ def test_never_falling() -> None:
     costs = CostTable(TRUE)
     for n, ms in ((1, 40.0), (2, 90.0), (3, 45.0), (4, 30.0)) * 5:
         costs.observe(n, 0, ms)
-    figures = costs.curve(1, 80, 0)
+    figures = list(costs.curve(1, 80, 0))
     assert figures == sorted(figures)
 
 

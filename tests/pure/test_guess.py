@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divine.drafting import ROOT, Budget, DraftTask, DraftTree, TextDrafter
-from divine.drafting.guess import TextSession
+from divine.drafting.suffixes import SuffixSession
 from divine.sampling import Sampler, SamplingParams
 
 VOCABULARY = 5000
@@ -20,7 +20,7 @@ PROSE = random.Random(5).choices(range(300), k=600)  # tokens recur, longer part
 short = st.lists(st.integers(0, 4), max_size=60)
 
 
-def session_of(tokens: list[int], guess: list[int]) -> TextSession:
+def session_of(tokens: list[int], guess: list[int]) -> SuffixSession:
     sampler = Sampler(SamplingParams(temperature=0.0), VOCABULARY)
     return TextDrafter().begin(DraftTask(tokens, len(PROMPT), sampler, 10**6, guess))
 
@@ -122,6 +122,17 @@ def test_a_change_that_recurs_is_expected(gone: int, new: list[int]) -> None:
         end = min(start + len(new) + 1, len(answer))
         for at in range(start + 1, end):  # the place is kept while the change is being made
             assert foreseen(trees[at], answer[at]), at
+
+
+@pytest.mark.parametrize("rest", [[], [700], [700, 701]])
+def test_a_change_at_the_end_of_the_guess(rest: list[int]) -> None:
+    """More tokens were left out elsewhere than the guess has left."""
+    text, old = list(range(60)), [800, 801, 802]
+    guess = [*text[:20], *old, *text[20:40], *old, *text[40:], old[0]]
+    answer = [*text[:20], 900, 901, *text[20:40], 900, 901, *text[40:], 900, 901, *rest]
+    trees = proposals(guess, answer)
+    assert foreseen(trees[64], 900)
+    assert foreseen(trees[65], 901)
 
 
 def test_a_change_that_is_not_made_any_more_is_forgotten() -> None:

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from suffix_reference import SuffixIndex, read_on
 
 from divine.drafting import ROOT, Budget, DraftTask, NgramDrafter, walk
-from divine.drafting.ngram import NgramSession
-from divine.drafting.suffixes import SuffixIndex, read_on
+from divine.drafting.suffixes import SuffixSession
 from divine.sampling import Sampler, SamplingParams
 
 VOCABULARY = 1000
@@ -22,7 +22,7 @@ texts = st.integers(1, 6).flatmap(lambda kinds: st.lists(st.integers(0, kinds - 
 budgets = st.builds(Budget, st.integers(0, 20), st.integers(0, 9))
 
 
-def session_of(tokens: list[int], prompt: int = 0) -> NgramSession:
+def session_of(tokens: list[int], prompt: int = 0) -> SuffixSession:
     sampler = Sampler(SamplingParams(temperature=0.0), VOCABULARY)
     return NgramDrafter().begin(DraftTask(tokens, prompt, sampler, 10**6))
 

@@ -18,7 +18,7 @@ from typing import Literal
 from divine.drafting.acceptance import Walk
 from divine.drafting.base import Budget, Drafter, DraftTask
 from divine.drafting.calibration import Calibration
-from divine.drafting.costs import CostTable
+from divine.drafting.costs import CostCurve, CostTable
 from divine.drafting.counts import count_nodes
 from divine.drafting.member import Asking, Member, Quote, Record, Taps
 from divine.drafting.selection import (
@@ -54,7 +54,7 @@ _HOPELESS = 0.05  # a path's probability below which no deeper level is looked a
 class _Pass:
     """What planning one pass needs to know."""
 
-    curve: list[float]  # milliseconds by number of nodes
+    curve: CostCurve  # milliseconds by number of nodes
     plain: float  # milliseconds of a pass of the wanting sequences' roots alone
     price: float  # tokens per millisecond
     row_price: float  # a drafter's threshold for the probability of a path
@@ -124,10 +124,11 @@ class Controller:
         row.
         """
         began = self._clock()
-        trees = [DraftTree() for _ in wanting]
+        nothing = DraftTree()
+        trees = [nothing] * len(wanting)
         drafting = False
-        for (draft, _, _), tree in zip(wanting, trees, strict=True):
-            draft.planned, draft.units = tree, 1.0
+        for draft, _, _ in wanting:
+            draft.planned, draft.units = nothing, 1.0
             drafting = drafting or bool(draft.members)
         if not drafting:
             return trees
@@ -141,11 +142,11 @@ class Controller:
         took = (self._clock() - began) * 1e3
         nodes = sum(map(len, trees))
         added = here.curve[nodes] - here.curve[0]
+        pass_ms = here.plain + added + took
+        units, row_units = pass_ms / here.plain, added / here.plain / max(nodes, 1)
         for (draft, _, _), tree in zip(wanting, trees, strict=True):
             draft.planned = tree
-            draft.pass_ms = here.plain + added + took
-            draft.units = draft.pass_ms / here.plain
-            draft.row_units = added / here.plain / max(nodes, 1)
+            draft.pass_ms, draft.units, draft.row_units = pass_ms, units, row_units
         return trees
 
     def settle(
@@ -238,7 +239,7 @@ class Controller:
         if limit <= 0:
             return None
         depth = limit if draft.depth is None else min(draft.depth, limit)
-        if draft.nodes is None:
+        if draft.nodes is None and draft.deepest < depth:
             cheap = bisect_right(curve, curve[0] + _CHEAP * here.plain) - 1
             depth = min(depth, max(draft.deepest, cheap))
         trees: list[DraftTree] = []
@@ -298,7 +299,7 @@ class Controller:
                 continue
             limit = min(draft.limit, len(here.curve) - 1 - taken)
             if draft.task.rejection:
-                curve = here.curve[taken : taken + limit + 1]
+                curve = here.curve.after(taken, limit)
                 price = here.price if draft.nodes is None else 0.0
                 offer = draft.members[0].offer
                 assert offer is not None
@@ -315,7 +316,7 @@ class Controller:
         if contest:
             shares = share_rows(
                 [entry[3] for entry in contest],
-                here.curve[taken:],
+                here.curve.after(taken, MOST_NODES),
                 here.price,
                 here.plain,
                 len(wanting),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 TABLE_ROWS = 64  # longer passes read prompts; their cost goes on in a straight line
@@ -67,6 +67,36 @@ def prior_costs(
     }
 
 
+class CostCurve:
+    """curve[n]: the cost of a pass with n more rows than some it has anyway, for 0 to a most.
+
+    Figures are made when they are asked for: in most passes few of them are.
+    """
+
+    __slots__ = ("_levels", "_more", "_rows", "_scale", "_slope")
+
+    def __init__(
+        self, levels: Sequence[float], rows: int, more: int, scale: float, slope: float
+    ) -> None:
+        """`levels`: by rows in all; a row's part of the cost is `slope`."""
+        self._levels, self._rows, self._more = levels, rows, more
+        self._scale, self._slope = scale, slope
+
+    def __len__(self) -> int:
+        return self._more + 1
+
+    def __getitem__(self, more: int) -> float:
+        if not 0 <= more <= self._more:
+            raise IndexError(more)
+        rows = self._rows + more
+        return self._scale * self._levels[rows] + self._slope * rows
+
+    def after(self, taken: int, most: int) -> CostCurve:
+        """The curve once some rows are taken, for at most so many more of those that are left."""
+        more = min(self._more - taken, most)
+        return CostCurve(self._levels, self._rows + taken, more, self._scale, self._slope)
+
+
 class CostTable:
     """What a pass costs here; starts from a prior and learns from observe().
 
@@ -78,6 +108,7 @@ class CostTable:
         self._prior = _filled(_DEFAULT if prior is None else prior)
         self._fixed = False
         self._levels = list(self._prior)
+        self._longer: list[float] = []  # the same, and as many beyond the table as were asked for
         self._scale = 1.0
         self._log_scale = 0.0
         self._scale_variance = _SCALE_UNKNOWN
@@ -100,15 +131,13 @@ class CostTable:
         """Milliseconds of a pass of `rows` rows, each at about `context` positions."""
         return self._scale * (self._level(rows) + self._slope * rows * context)
 
-    def curve(self, rows: int, more: int, context: int) -> list[float]:
+    def curve(self, rows: int, more: int, context: int) -> CostCurve:
         """The costs of rows, rows + 1, ..., rows + more."""
-        scale, slope = self._scale, self._scale * self._slope * context
-        end = rows + more + 1
-        levels = self._levels[rows:end]
-        levels += map(self._level, range(rows + len(levels), end))  # beyond the table
-        if slope == 0.0:
-            return [scale * level for level in levels]
-        return [scale * level + slope * n for n, level in enumerate(levels, rows)]
+        if rows + more >= len(self._longer):
+            beyond = range(len(self._levels), 2 * (rows + more) + 1)
+            self._longer = self._levels + [self._level(n) for n in beyond]
+        scale = self._scale
+        return CostCurve(self._longer, rows, more, scale, scale * self._slope * context)
 
     def weight(self, rows: int) -> float:
         """How many passes of so many rows are behind the figure; older ones count less."""
@@ -213,7 +242,7 @@ class CostTable:
             least = levels[-1] + _LEAST_RISE * factor * (prior[n] - prior[n - 1])
             factor = math.exp(shifts[n])
             levels.append(max(prior[n] * factor, least))
-        self._levels = levels
+        self._levels, self._longer = levels, []
 
     def _learn_slope(self, u: float, v: float, residual: float) -> None:
         """Regress ms on rows * context, both over the level; outliers stay out."""

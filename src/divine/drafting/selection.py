@@ -9,8 +9,17 @@ cost of a pass with neither nodes nor rows that only read a prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from divine.drafting.tree import DraftTree
+
+
+class Curve(Protocol):
+    """Milliseconds by number of nodes; never falling."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, nodes: int, /) -> float: ...
 
 
 def path_probabilities(tree: DraftTree) -> list[float]:
@@ -23,11 +32,11 @@ def path_probabilities(tree: DraftTree) -> list[float]:
 
 def ranked(paths: Sequence[float], most: int) -> list[int]:
     """The `most` likeliest nodes, best first; with a node always its parent (ties: by index)."""
-    return sorted(range(len(paths)), key=lambda node: -paths[node])[:most]
+    return sorted(range(len(paths)), key=paths.__getitem__, reverse=True)[:most]
 
 
 def best_count(
-    paths: Sequence[float], curve: Sequence[float], price: float, plain: float, roots: int = 1
+    paths: Sequence[float], curve: Curve, price: float, plain: float, roots: int = 1
 ) -> tuple[int, float]:
     """How many of these falling probabilities to take, and the tokens gained beyond their price.
 
@@ -50,7 +59,7 @@ def best_count(
 
 def share_rows(
     wishes: Sequence[Sequence[float]],
-    curve: Sequence[float],
+    curve: Curve,
     price: float,
     plain: float,
     roots: int,
@@ -71,7 +80,7 @@ def share_rows(
     return shares
 
 
-def worthy_levels(tree: DraftTree, curve: Sequence[float], price: float) -> list[int]:
+def worthy_levels(tree: DraftTree, curve: Curve, price: float) -> list[int]:
     """The nodes of whole levels, cut before the first that is not worth its mean price.
 
     For drawn nodes: whether a level is kept depends on the claims of that level and of those above

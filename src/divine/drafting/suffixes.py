@@ -1,219 +1,52 @@
-"""Where the end of a text has stood before, and trees that read on from there.
+"""SuffixSession: drafts by reading on where the end of a sequence has stood before.
 
-A *place* is a position of a text whose preceding tokens match the end of a query (the same text, or
-another), so the token at the place is a guess at the query's next one. SuffixIndex finds the places
-of the longest matches, and read_on makes a tree of them. Knows no models, and of probabilities only
-what a match of some length has turned out to be worth.
+Of the text that is read, the sequence itself or another, and of its n-grams the native core keeps
+its own copy (cpp/drafting); a proposal is one call. Knows no probabilities but the claims it gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
 
+import numpy as np
+from numpy.typing import NDArray
+
+from divine.backends.cpu import _native
 from divine.drafting.base import Budget
-from divine.drafting.follower import Change
-from divine.drafting.tree import ROOT, DraftTree
-
-# The n-grams that are indexed, and how many of the latest places of each are looked at: those of
-# three tokens seldom recur more often, and of a single token only what came lately says much. More
-# of either, or further orders, accept nothing more in greedy answers and edited code.
-_ORDERS = ((3, 16), (1, 8))
-# A match as long as this gains nothing from places of shorter ones.
-_LONG = 12
-# How far back a place is compared when it is met first. A match that goes on grows without limit.
-_FIRST_LOOK = 32
-
-# A place speaks with the power of its match's length; "none of them" with a constant. In greedy
-# answers of small models a lone match of 1 is right one time in six, of 4 two times in three and
-# of 16 nineteen times in twenty, which these meet.
-_WEIGHTS = [length**1.5 for length in range(129)]
-_NONE = 5.0
-_CLAIMS = [weight / (weight + _NONE) for weight in _WEIGHTS]
-_LAST = len(_WEIGHTS) - 1
-_UNCHANGED: Mapping[int, Change] = {}
-
-# place, length of its match, the place where it began to read, tokens that come before the place
-_Reader = tuple[int, int, int, tuple[int, ...]]
+from divine.drafting.tree import DraftTree
+from divine.sampling import Histories
 
 
-class SuffixIndex:
-    """The n-grams of a text that only grows: of each its latest place, and the one before each.
-
-    Grams are kept by hash; collisions do no harm, since every place is compared with the query.
-    Takes some 200 bytes for each token of the text.
-    """
-
-    def __init__(self, text: Sequence[int]) -> None:
-        self._text = text
-        self._indexed = 1  # places below this; place 0 follows nothing
-        self._tables: list[tuple[int, int, dict[int, int], list[int]]] = [
-            (order, looks, {}, [0] * order) for order, looks in _ORDERS
-        ]
-        self._lengths: dict[int, int] = {}  # the last query's places and lengths
-        self._queried = 0  # the last query's own length
-
-    def extend(self) -> None:
-        """Take in what the text has gained, at less than a microsecond for each token."""
-        text, end = self._text, len(self._text)
-        for order, _, latest, earlier in self._tables:
-            start = max(self._indexed, order)
-            window = text[start - order : end - 1]
-            grams = zip(*(window[skipped:] for skipped in range(order)), strict=False)
-            for place, gram in enumerate(grams, start):
-                key = hash(gram)
-                earlier.append(latest.get(key, 0))
-                latest[key] = place
-        self._indexed = max(self._indexed, end)
-
-    def find(self, query: Sequence[int], floor: int = 0) -> dict[int, int]:
-        """Places that follow the end of query[floor:] -> length of the match, at least 1.
-
-        The longest match is among them unless its last three tokens have recurred many times since.
-        The query must be the one of the last call, grown or not.
-        """
-        end = len(query)
-        found: dict[int, int] = {}
-        longest = 0
-        for order, looks, latest, earlier in self._tables:
-            if longest >= _LONG:
-                break
-            place = latest.get(hash(tuple(query[-order:])), 0)
-            while place and looks:
-                if place not in found:
-                    length = self._match(query, place, floor)
-                    if length:
-                        found[place] = length
-                        longest = max(longest, length)
-                place = earlier[place]
-                looks -= 1
-        self._lengths, self._queried = found, end
-        return found
-
-    def _match(self, query: Sequence[int], place: int, floor: int) -> int:
-        text, end = self._text, len(query)
-        grown = end - self._queried
-        before = self._lengths.get(place - grown)
-        if before is not None and text[place - grown : place] == query[end - grown :]:
-            return before + grown
-        limit = min(place, end - floor, _FIRST_LOOK)
-        length = 0
-        while length < limit and text[place - 1 - length] == query[end - 1 - length]:
-            length += 1
-        return length
-
-
-def read_on(
-    text: Sequence[int],
-    places: Mapping[int, int],
-    budget: Budget,
-    *,
-    loop: bool,
-    changes: Mapping[int, Change] = _UNCHANGED,
-    owed: tuple[int, ...] = (),
-) -> DraftTree:
-    """The tree of what follows `places` (place -> length of its match), the likeliest paths first.
-
-    Where places disagree there are siblings, each with the weight of the places that say so; along
-    a path the matches grow. Of equals the earlier in `places` comes first. With `loop` a place that
-    reaches the end of the text goes on where it began, as the text itself would if it went on so.
-    A token of `changes` may be replaced; `owed` is to be said before the first of the places. Paths
-    that would not be worth their row are left out.
-    """
-    if not places:
-        return DraftTree()
-    reading = _Reading(text, budget, loop, changes)
-    readers: list[_Reader] = [(place, length, place, ()) for place, length in places.items()]
-    if owed:
-        readers[0] = (*readers[0][:3], owed)
-    reading.branch(readers, ROOT, 1, 1.0)
-    queue, tree = reading.queue, reading.tree
-    while queue and len(tree) < budget.nodes and -queue[0][0] >= budget.row_price:
-        negative, _, token, claim, parent, depth, readers = heappop(queue)
-        node = tree.add(token, parent, claim)
-        if len(readers) == 1:
-            reading.chain(readers[0], node, depth + 1, -negative)
-        else:
-            reading.branch(readers, node, depth + 1, -negative)
-    return tree
-
-
-class _Reading:
-    """A tree that grows by its likeliest path; those that might be next are in the queue."""
+class SuffixSession:
+    """Drafts for one sequence."""
 
     def __init__(
-        self, text: Sequence[int], budget: Budget, loop: bool, changes: Mapping[int, Change]
+        self,
+        tokens: Sequence[int],
+        text: Sequence[int] | None = None,
+        *,
+        start: int = 0,
+        trust: int = 0,
     ) -> None:
-        self.tree = DraftTree()
-        # -probability of the path, order, token, claim, parent, depth, those who read it
-        self.queue: list[tuple[float, int, int, float, int, int, list[_Reader]]] = []
-        self._text, self._budget, self._loop, self._changes = text, budget, loop, changes
-        self._offers = 0
+        """Reads in `text`, of which the sequence's token `start` is expected to be the beginning,
+        worth a match of `trust` tokens; or, if it is None, in the sequence `tokens` itself.
+        """
+        self._tokens = tokens
+        self._reader = _native.SuffixReader(text, start, trust)
 
-    def branch(self, readers: Sequence[_Reader], parent: int, depth: int, path: float) -> None:
-        """Offer a child of `parent` for every token that some reader has next."""
-        if depth > self._budget.depth:
-            return
-        text, end = self._text, len(self._text)
-        groups: dict[int, list[_Reader]] = {}
-        weights: dict[int, float] = {}
-        total = _NONE
+    def cost_ms(self, depth: int) -> float:
+        """Free."""
+        return 0.0
 
-        def add(token: int, weight: float, reader: _Reader) -> None:
-            if token in groups:
-                weights[token] += weight
-                groups[token].append(reader)
-            else:
-                weights[token] = weight
-                groups[token] = [reader]
+    def propose(self, histories: Histories, budget: Budget) -> DraftTree:
+        """What followed the longest matches of the sequence's end, and of shorter ones."""
+        tokens, parents, claims = self._reader.propose(
+            self._tokens, budget.nodes, budget.depth, budget.row_price
+        )
+        return DraftTree(tokens, parents, claims, [1] * len(tokens))
 
-        for place, length, start, owed in readers:
-            weight = _WEIGHTS[length] if length < _LAST else _WEIGHTS[_LAST]
-            if owed:
-                total += weight
-                add(owed[0], weight, (place, length + 1, start, owed[1:]))
-                continue
-            if place == end:
-                if not self._loop:
-                    continue
-                place = start
-            total += weight
-            token = text[place]
-            change = self._changes.get(token)
-            kept, made = (1.0, ()) if change is None else change.shares()
-            add(token, weight * kept, (place + 1, length + 1, start, ()))
-            for (skipped, new), share in made:
-                after = min(place + skipped, end)
-                add(new[0], weight * share, (after, length + 1, start, new[1:]))
-        for token, weight in weights.items():
-            claim = weight / total
-            self._offer(path * claim, token, claim, parent, depth, groups[token])
+    def observe(self, taps: Mapping[str, NDArray[np.float32]]) -> None:
+        """Needs nothing."""
 
-    def chain(self, reader: _Reader, node: int, depth: int, path: float) -> None:
-        """Add what one reader has next below `node`, until something in the queue is likelier."""
-        text, end, tree, changes = self._text, len(self._text), self.tree, self._changes
-        place, length, start, owed = reader
-        rival = max(-self.queue[0][0] if self.queue else 0.0, self._budget.row_price)
-        for level in range(depth, self._budget.depth + 1):
-            if owed or (place < end and text[place] in changes):
-                self.branch([(place, length, start, owed)], node, level, path)
-                return
-            if place == end:
-                if not self._loop:
-                    return
-                place = start
-            token = text[place]
-            claim = _CLAIMS[length] if length < _LAST else _CLAIMS[_LAST]
-            path *= claim
-            place += 1
-            length += 1
-            if path < rival or len(tree) >= self._budget.nodes:
-                self._offer(path, token, claim, node, level, [(place, length, start, ())])
-                return
-            node = tree.add(token, node, claim)
-
-    def _offer(
-        self, path: float, token: int, claim: float, parent: int, depth: int, on: list[_Reader]
-    ) -> None:
-        self._offers += 1
-        heappush(self.queue, (-path, self._offers, token, claim, parent, depth, on))
+    def close(self) -> None:
+        """The text goes with the session."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence as SequenceOf
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from divine.backends.base import PassResult
 from divine.drafting import Controller, DraftTask, Walk, walk, walk_by_rejection
@@ -78,11 +79,13 @@ class Speculation:
         draft = part.sequence.draft
         if draft is None:
             return
-        committed = [*range(part.count), *(part.count + node for node in walked.nodes)]
-        taps = {
-            name: result.taps[name][[part.tapped[name] + row for row in committed]]
-            for name in draft.taps
-        }
+        taps: dict[str, NDArray[np.float32]] = {}
+        if draft.taps:
+            committed = [*range(part.count), *(part.count + node for node in walked.nodes)]
+            taps = {
+                name: result.taps[name][[part.tapped[name] + row for row in committed]]
+                for name in draft.taps
+            }
         confidence = choices.confidence() if part.chooses and draft.wants_confidence else None
         self.controller.settle(draft, part.tree, walked, taps, confidence)
 

@@ -1,4 +1,4 @@
-"""Divine's native core: CPU levels, executor, sampling, merging."""
+"""Divine's native core: CPU levels, executor, sampling, merging, drafting."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -190,4 +190,21 @@ class Merger:
     def encode(self, words: list[str]) -> tuple[list[int], bytes]:
         """
         Tokens of consecutive words, and the UTF-8 of the first piece that has none, else b''.
+        """
+
+class SuffixReader:
+    """
+    Guesses how a sequence goes on where its end has stood before; see cpp/drafting/reading.h.
+    """
+
+    def __init__(self, text: Sequence[int] | None, start: int = 0, trust: int = 0) -> None:
+        """
+        Reads in `text`, from its beginning at the sequence's token `start`; or, if it is None, in
+        the sequence itself.
+        """
+
+    def propose(self, sequence: Sequence[int], nodes: int, depth: int, row_price: float) -> tuple[list[int], list[int], list[float]]:
+        """
+        Tokens, parents and claims of a tree below the last token of the sequence, which must be
+        that of the last call, grown or not.
         """
