@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from divine.drafting import DraftTree
 from divine.engine.sequence import Sequence
 
-CHUNK_SECONDS = 0.150  # of a pass that others wait for
+CHUNK_SECONDS = 0.12  # of a pass with rows for prompts, so that the longest of many stays near 0.15
 ROWS_ALONE = 256
 FIRST_ROWS = 16  # beside decoding sequences, before anything was measured
 MEASURED_ROWS = 8  # smaller passes read weights rather than compute: no measure of a row's cost
