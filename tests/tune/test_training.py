@@ -15,19 +15,33 @@ import numpy as np
 import pytest
 from synthetic import TOKENS, synthetic_store, synthetic_tables
 
-from divine.errors import CapacityError, FormatError, NumericError, UsageError
-from divine.heads import DRAFT_VOCAB, HeadWeights
-from divine.tune import checkpoint, trainer
+from divine.errors import (
+    CapacityError,
+    FormatError,
+    NumericError,
+    UnsupportedError,
+    UsageError,
+)
+from divine.heads import DRAFT_VOCAB, HeadWeights, LayerDefinition
+from divine.tune import checkpoint, trainer, whole
 from divine.tune.answers import AnswerStore
+from divine.tune.architectures import batches_of
 from divine.tune.batches import NONE, Batches, split
 from divine.tune.options import TrainSettings
 from divine.tune.record import CURVES, read_log
 from divine.tune.tables import draft_vocabulary
 from divine.tune.training import WEIGHTS, train
+from divine.tune.whole import WholeAnswers
 from divine.tune.workers import Workers
 
 HERE = Path(__file__).parent
 SETTINGS = TrainSettings(num_heads=2, rank=16, steps=24, stretches=4, draft_vocab=0, held_out=0.1)
+
+
+def of(architecture: str) -> TrainSettings:
+    """The settings, for one of the architectures."""
+    ffn = 16 if architecture == "layer" else None
+    return replace(SETTINGS, architecture=architecture, ffn=ffn)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +88,20 @@ torch.set_num_threads(1)
 from divine.tune import trainer
 trainer._SAVE_SECONDS = 0.0  # after each step
 import test_training as t
-t.run(t.AnswerStore(Path(sys.argv[1])), Path(sys.argv[2]))
+t.run(t.AnswerStore(Path(sys.argv[1])), Path(sys.argv[2]), t.of(sys.argv[4]))
 """
 
 
+@pytest.mark.parametrize("architecture", ["mtp", "layer"])
 def test_a_killed_run_resumes_to_the_same_weights(
-    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
-    expected = run(store, tmp_path / "whole")
+    settings = of(architecture)
+    expected = run(store, tmp_path / "whole", settings)
     folder = tmp_path / "killed"
     folder.mkdir()
     command = [sys.executable, "-c", _KILLED, str(store.folder), str(folder), str(HERE)]
+    command.append(architecture)
     path = folder / checkpoint.NAME
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
@@ -118,7 +135,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     monkeypatch.setattr(trainer.Trainer, "_one_step", dies)
     for _ in range(40):
         try:
-            weights = run(store, folder)
+            weights = run(store, folder, settings)
             break
         except Killed:
             continue
@@ -229,6 +246,41 @@ def test_batches_show_each_position_once_an_epoch(store: AnswerStore) -> None:
     assert seen.max() < TOKENS
 
 
+def test_whole_answers_show_each_position_once_an_epoch(store: AnswerStore) -> None:
+    everything = np.arange(len(store))
+    answers = WholeAnswers(store, everything, depth=2, positions=100, seed=1)
+    steps = range(answers.steps_per_epoch, 2 * answers.steps_per_epoch)
+    batches = [answers.batch(step) for step in steps]
+    seen = sorted(tuple(row) for batch in batches for row in batch.tokens.tolist())
+    assert seen == sorted((*answer.answer.tolist(), NONE) for answer in store)
+    assert answers.positions == (store.lengths - 1).sum()
+    assert np.array_equal(answers.batch(0).tokens, answers.batch(0).tokens)
+    together = answers.batch(1).tokens
+    halves = [answers.batch(1, rank, 2).tokens for rank in range(2)]
+    assert np.array_equal(np.sort(np.concatenate(halves), axis=0), np.sort(together, axis=0))
+    assert sum(len(batch.tokens) for batch in answers.all(3 * 39)) == 3
+
+
+def test_long_answers_are_cut_and_short_ones_padded(
+    store: AnswerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "LONGEST", 16)
+    answers = WholeAnswers(store, np.arange(1), depth=2, positions=64, seed=1)
+    (batch,) = answers.all(64)
+    tokens = store[0].answer  # 40: pieces of 16, 16 and 7 positions with a next token
+    assert batch.tokens.shape == (3, 18)
+    assert np.array_equal(batch.tokens[0], tokens[:18])
+    assert np.array_equal(batch.tokens[1], tokens[16:34])
+    assert np.array_equal(batch.tokens[2], [*tokens[32:], *[NONE] * 10])
+    assert np.array_equal(batch.states[2, :8], store[0].states[32:].astype(np.float32))
+
+
+def test_a_layer_on_other_states_is_refused(store: AnswerStore) -> None:
+    definition = LayerDefinition.for_width(store.dim, taps=("layer.1.input", "final"))
+    with pytest.raises(UnsupportedError, match=r"layer\.1\.input, final; answers are captured"):
+        batches_of(store, np.arange(2), definition, SETTINGS)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -239,6 +291,9 @@ def test_batches_show_each_position_once_an_epoch(store: AnswerStore) -> None:
         ({"steps": 3, "minutes": 1.0}, "both given"),
         ({"rate": -1.0}, "rate is -1.0"),
         ({"stretches": 0}, "stretches is 0"),
+        ({"architecture": "tree"}, "architecture is 'tree'"),
+        ({"ffn": 64}, "ffn is a setting of the architecture layer only"),
+        ({"architecture": "layer", "kv_heads": 0}, "kv_heads is 0"),
     ],
 )
 def test_settings_are_checked(change: dict[str, object], words: str) -> None:

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from divine.blocks import dequantize
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import GGUFFile, open_gguf
-from divine.heads.definition import DRAFT_VOCAB, PREFIX, TENSOR_PREFIX, HeadsDefinition, tensor_name
+from divine.heads.checks import DRAFT_VOCAB, PREFIX, TENSOR_PREFIX
+from divine.heads.definition import HeadsDefinition, tensor_name
 from divine.heads.fingerprint import FINGERPRINT_KEY, base_fingerprint
 
 Packaging: TypeAlias = Literal["appended", "sidecar", "inline"]

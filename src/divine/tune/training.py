@@ -81,8 +81,7 @@ def train(
     )
     if workers.first:
         weights.save(folder / WEIGHTS)
-        title = f"{store.settings.get('base', 'heads')}, {definition.num_heads} heads, rank "
-        draw(folder, read_log(folder), f"{title}{definition.rank}")
+        draw(folder, read_log(folder), f"{store.settings.get('base', 'heads')}, {definition.summary}")
     workers.wait()
     return weights, accuracy
 
