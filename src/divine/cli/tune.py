@@ -89,6 +89,13 @@ def command(
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Capture nothing; train on what is there.")
     ] = False,
+    architecture: Annotated[
+        Literal["mtp", "layer"] | None,
+        typer.Option(
+            "--architecture",
+            help="mtp: recurrent heads; layer: a transformer layer, to be compared only so far.",
+        ),
+    ] = None,
     form: Annotated[
         Literal["best", "paper"] | None,
         typer.Option("--form", help="Of the heads: what trained best, or the paper's."),
@@ -102,6 +109,18 @@ def command(
     ] = None,
     activation: Annotated[
         Literal["none", "silu", "gelu"] | None, typer.Option("--activation", help="In a head.")
+    ] = None,
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", metavar="N", help="Of a layer; twice the width.")
+    ] = None,
+    attention_heads: Annotated[
+        int | None, typer.Option("--attention-heads", metavar="N", help="Of a layer; width / 64.")
+    ] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option("--kv-heads", metavar="N", help="Of a layer; as many as others.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option("--window", metavar="N", help="Tokens a layer looks back; 256.")
     ] = None,
     draft_vocab: Annotated[
         int | None,
@@ -154,7 +173,7 @@ def command(
         raise UsageError("give one MODEL, as an argument or with --base-model")
     prepare_output()
     from divine.cli.tuning import Plan, run
-    from divine.tune.options import TrainSettings
+    from divine.tune.options import HEADS_SETTINGS, TrainSettings
 
     captured = options.given(
         answer_tokens=answer_tokens,
@@ -163,24 +182,32 @@ def command(
         temperature=temperature,
         seed=seed,
     )
-    settings = TrainSettings(
-        **options.given(
-            form=form,
-            num_heads=num_heads,
-            rank=rank,
-            shared=shared,
-            activation=activation,
-            draft_vocab=draft_vocab,
-            loss=loss,
-            gamma=gamma,
-            steps=steps,
-            minutes=minutes,
-            epochs=epochs,
-            rate=rate,
-            stretches=stretches,
-            seed=seed,
-        )
+    trained = options.given(
+        architecture=architecture,
+        form=form,
+        num_heads=num_heads,
+        rank=rank,
+        shared=shared,
+        activation=activation,
+        ffn=ffn,
+        attention_heads=attention_heads,
+        kv_heads=kv_heads,
+        window=window,
+        draft_vocab=draft_vocab,
+        loss=loss,
+        gamma=gamma,
+        steps=steps,
+        minutes=minutes,
+        epochs=epochs,
+        rate=rate,
+        stretches=stretches,
+        seed=seed,
     )
+    if architecture == "layer":
+        for name in HEADS_SETTINGS:
+            if name in trained:
+                raise UsageError(f"--{name} is for --architecture mtp; a layer has no {name}")
+    settings = TrainSettings(**trained)
     run(
         Plan(
             model=named[0],

@@ -97,7 +97,7 @@ class LayerDefinition:
             raise UsageError(
                 f"the heads' window is {self.window}; at least depths, {self.depths}, is allowed"
             )
-        if not self.taps or not all(isinstance(tap, str) and tap for tap in self.taps):
+        if not self.taps or not all(self.taps):
             raise UsageError(f"the heads' taps are {self.taps!r}; names of taps are allowed")
 
     @classmethod
@@ -166,7 +166,8 @@ class LayerDefinition:
         needed = {"architecture", "dim", "heads", "kv_heads", "head_dim", "ffn"}
         fields = fields_of(values, known, needed, where)
         taps = fields.get("taps", [FINAL])
-        fields["taps"] = tuple(taps) if isinstance(taps, list) else ()
+        names = isinstance(taps, list) and all(isinstance(tap, str) for tap in taps)
+        fields["taps"] = tuple(taps) if names else ()
         try:
             return cls(**fields)
         except UsageError as error:

@@ -20,7 +20,7 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class RowMemory:
-    """What later rows see of a row: its position, its turned key and its value [kv_heads, head_dim]."""
+    """What later rows see of a row; key (turned to its position), value [kv_heads, head_dim]."""
 
     position: int
     key: NDArray[np.float64]

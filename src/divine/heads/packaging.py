@@ -34,6 +34,7 @@ from divine.gguf import (
 )
 from divine.heads.checks import DRAFT_VOCAB
 from divine.heads.fingerprint import FINGERPRINT_KEY, base_fingerprint
+from divine.heads.layer import LayerDefinition
 from divine.heads.section import (
     ALIGNMENT,
     FOOTER,
@@ -45,7 +46,6 @@ from divine.heads.section import (
     Additions,
     Packaging,
 )
-from divine.heads.layer import LayerDefinition
 from divine.heads.weights import HeadWeights
 
 HeadsType: TypeAlias = Literal["f16", "q8_0", "f32"]

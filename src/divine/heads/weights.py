@@ -104,9 +104,7 @@ class HeadWeights:
         )
 
 
-def check_tensors(
-    definition: Definition, tensors: Mapping[str, NDArray[Any]], where: str
-) -> None:
+def check_tensors(definition: Definition, tensors: Mapping[str, NDArray[Any]], where: str) -> None:
     """Raises FormatError for a tensor of another shape, one not finite, or a bad vocabulary."""
     definition.check_shapes({name: data.shape for name, data in tensors.items()}, where)
     for name, data in tensors.items():

@@ -1,4 +1,4 @@
-"""What training chooses by the architecture of a definition: the network, and the shape of batches."""
+"""What training chooses by the architecture of a definition: the network, the shape of batches."""
 
 from __future__ import annotations
 

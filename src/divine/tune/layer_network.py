@@ -64,7 +64,7 @@ class LayerNetwork(DraftNetwork):
         """z [..., d] of what the taps gave, [..., taps * d]."""
         if not self.definition.fused:
             return self.ungained(hidden)
-        parts = self.rms(hidden.unflatten(-1, (len(self.definition.taps), -1)))
+        parts = self.rms(hidden.view(*hidden.shape[:-1], len(self.definition.taps), -1))
         return self.rms(functional.linear(parts.flatten(-2), self._of("taps")))
 
     def embed(self, embedding: Tensor) -> Tensor:
@@ -121,7 +121,9 @@ class LayerNetwork(DraftNetwork):
     def _heads(self, part: str, x: Tensor) -> Tensor:
         """[n, kv_heads, group or 1, length, head_dim] of x [n, length, d]."""
         definition = self.definition
-        divided = self._product(part, x).unflatten(-1, (definition.kv_heads, -1, definition.head_dim))
+        count, length = x.shape[:2]
+        flat = self._product(part, x)
+        divided = flat.view(count, length, definition.kv_heads, -1, definition.head_dim)
         return divided.permute(0, 2, 3, 1, 4)
 
     def _turn(self, x: Tensor, first: int) -> Tensor:

@@ -32,6 +32,7 @@ class TrainSettings:
     steps         None: as many as fit `minutes`, or else `epochs` passes over the answers
     rate          of the matrices, at its highest; gains learn half as fast
     held_out      share of the answers that is measured and not trained on
+    measurements  in a run, the one at its end included
     """
 
     architecture: Architecture = "mtp"
@@ -58,6 +59,7 @@ class TrainSettings:
     clip: float = 1.0
     seed: int = 0
     held_out: float = 0.03
+    measurements: int = 20
 
     def __post_init__(self) -> None:
         """Raises UsageError for values that are not allowed."""
@@ -67,7 +69,8 @@ class TrainSettings:
                 raise UsageError(
                     f"{name} is {getattr(self, name)!r}; allowed are {', '.join(allowed)}"
                 )
-        for name, low in (("draft_vocab", 0), ("length", 1), ("stretches", 1), ("warmup", 0)):
+        lowest = {"draft_vocab": 0, "length": 1, "stretches": 1, "warmup": 0, "measurements": 1}
+        for name, low in lowest.items():
             check_integer(name, getattr(self, name), low, None)
         if self.steps is not None:
             check_integer("steps", self.steps, 1, None)

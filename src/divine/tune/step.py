@@ -134,9 +134,22 @@ class Accuracy:
     @property
     def tokens_per_pass(self) -> float:
         """1 plus the mean length of the right part of a chain, over all positions."""
+        return self.chain(len(self.kept))
+
+    def chain(self, length: int) -> float:
+        """The same for chains of at most so many guesses."""
         if not self.judged[0]:
             return 1.0
-        return 1.0 + float(self.kept.sum()) / float(self.judged[0])
+        return 1.0 + float(self.kept[:length].sum()) / float(self.judged[0])
+
+    def __add__(self, other: Accuracy) -> Accuracy:
+        """Of both together."""
+        return Accuracy(
+            self.right + other.right,
+            self.judged + other.judged,
+            self.reached + other.reached,
+            self.kept + other.kept,
+        )
 
 
 @torch.no_grad()

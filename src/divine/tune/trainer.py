@@ -31,7 +31,6 @@ from divine.tune.step import Accuracy, DeviceTables, measure, prepare, weighted_
 from divine.tune.tables import Tables
 from divine.tune.workers import Workers
 
-_MEASUREMENTS = 20  # in a run
 _MEASURED_POSITIONS = 4096
 _SAVE_SECONDS = 60.0
 _TIMED_STEPS = 3  # before the length of a run in minutes is settled, or more:
@@ -111,7 +110,7 @@ class Trainer:
         record = Record(self.folder, self.step) if self.workers.first else None
         progress = Progress(self.step, self.steps, math.nan, 0, 0.0, None)
         began = saved = time.perf_counter()
-        every = max(1, self.steps // _MEASUREMENTS)
+        every = max(1, self.steps // self.settings.measurements)
         accuracy = Accuracy.none(self.definition.depths)
         try:
             while self.step < self.steps:

@@ -81,7 +81,8 @@ def train(
     )
     if workers.first:
         weights.save(folder / WEIGHTS)
-        draw(folder, read_log(folder), f"{store.settings.get('base', 'heads')}, {definition.summary}")
+        title = f"{store.settings.get('base', 'heads')}, {definition.summary}"
+        draw(folder, read_log(folder), title)
     workers.wait()
     return weights, accuracy
 

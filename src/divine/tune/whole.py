@@ -13,7 +13,7 @@ from divine.errors import UsageError
 from divine.tune.answers import AnswerStore
 from divine.tune.batches import Batch, gather
 
-LONGEST = 512  # positions; what an answer has beyond them is a piece of its own, with no rows before
+LONGEST = 512  # positions; what an answer has beyond them is a piece of its own
 _ALIKE = 16  # so many batches are sorted by length at a time
 
 
@@ -61,8 +61,9 @@ class WholeAnswers:
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._order, self._epoch = self._shuffle(epoch), epoch
-        start = int(self._starts()[within])
-        return self._gather(self._order[start : start + self._share][rank::ranks])
+        number = int(self._turns()[within])
+        start, end = (len(self._order) * n // self.steps_per_epoch for n in (number, number + 1))
+        return self._gather(self._order[start:end], rank, ranks)
 
     def all(self, limit: int) -> list[Batch]:
         """The first answers, about `limit` positions in all."""
@@ -82,12 +83,11 @@ class WholeAnswers:
             order[start : start + group] = part[np.argsort(self._pieces[part, 2], kind="stable")]
         return order
 
-    def _starts(self) -> NDArray[np.int64]:
-        """Where in the order the batches of this epoch begin, short and long ones mixed."""
+    def _turns(self) -> NDArray[np.int64]:
+        """The order of this epoch's batches, in which short and long ones are mixed."""
         random = np.random.default_rng([self._seed, self._epoch, 1])
-        return random.permutation(self.steps_per_epoch) * self._share
+        return random.permutation(self.steps_per_epoch)
 
-    def _gather(self, order: NDArray[np.int64]) -> Batch:
+    def _gather(self, order: NDArray[np.int64], rank: int = 0, ranks: int = 1) -> Batch:
         pieces = self._pieces[order]
-        length = int(pieces[:, 2].max(initial=1))
-        return gather(self._store, pieces[:, :2], length, self._depth)
+        return gather(self._store, pieces[rank::ranks, :2], int(pieces[:, 2].max()), self._depth)
