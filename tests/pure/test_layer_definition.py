@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from divine.errors import FormatError, UnsupportedError, UsageError
+from divine.gguf import open_gguf, typed, write_gguf
 from divine.heads import HeadsDefinition, HeadWeights, LayerDefinition
-from divine.heads.architectures import definition_from_dict
+from divine.heads.architectures import definition_from_dict, definition_from_keys
 from divine.heads.packaging import heads_content
 
 LAYER = LayerDefinition.for_width(
@@ -71,7 +72,7 @@ def _fields() -> dict[str, Any]:
     return {**values, "taps": tuple(values["taps"])}
 
 
-def test_weights_are_kept_and_not_exported_yet(tmp_path: Any) -> None:
+def test_weights_and_keys_to_and_fro(tmp_path: Any) -> None:
     tensors: dict[str, Any] = {
         name: np.ones(shape, np.float32) for name, shape in LAYER.tensor_shapes().items()
     }
@@ -81,5 +82,19 @@ def test_weights_are_kept_and_not_exported_yet(tmp_path: Any) -> None:
     read = HeadWeights.load(tmp_path / "w.safetensors")
     assert read.definition == LAYER
     assert all(np.array_equal(read.tensors[name], data) for name, data in tensors.items())
-    with pytest.raises(UnsupportedError, match="'layer', which can be trained and compared"):
-        heads_content(read)
+    content = heads_content(read)
+    write_gguf(tmp_path / "w.gguf", content.keys, content.tensors)
+    with open_gguf(tmp_path / "w.gguf") as file:
+        assert definition_from_keys(file.metadata, 1, "f") == LAYER
+    for change, words in (
+        ({"kv_heads": typed("u32", 3)}, "kv_heads is 3"),
+        ({"version": typed("u32", 2)}, "version 2; this Divine knows 1"),
+        ({"architecture": "tree"}, "known are mtp, layer"),
+    ):
+        keys = {f"divine.speculative.{key}": value for key, value in change.items()}
+        write_gguf(tmp_path / "x.gguf", {**content.keys, **keys}, content.tensors)
+        with (
+            open_gguf(tmp_path / "x.gguf") as file,
+            pytest.raises((FormatError, UnsupportedError), match=words),
+        ):
+            definition_from_keys(file.metadata, 1, "f")

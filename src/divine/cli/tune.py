@@ -93,7 +93,7 @@ def command(
         Literal["mtp", "layer"] | None,
         typer.Option(
             "--architecture",
-            help="mtp: recurrent heads; layer: a transformer layer, to be compared only so far.",
+            help="mtp: recurrent heads; layer: a transformer layer with a memory.",
         ),
     ] = None,
     form: Annotated[

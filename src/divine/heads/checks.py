@@ -11,6 +11,7 @@ from typing import Any
 
 from divine.errors import FormatError, UnsupportedError, UsageError
 
+ARCHITECTURES = ("mtp", "layer")
 VERSION = 1  # of the keys and of the JSON form
 PREFIX = "divine.speculative."
 TENSOR_PREFIX = "divine.mtp."
@@ -32,6 +33,11 @@ def require_number(name: str, value: object, low: float, high: float) -> None:
         raise UsageError(
             f"the heads' {name} is {value!r}; a number above {low} and at most {high:g} is allowed"
         )
+
+
+def plain(value: float) -> float:
+    """A number that was stored as f32, as it was written: 0.9, not 0.8999999761581421."""
+    return float(f"{value:.7g}")
 
 
 def trained_numbers(shapes: Mapping[str, tuple[int, ...]]) -> int:

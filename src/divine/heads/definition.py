@@ -18,12 +18,14 @@ from typing import Any, Literal, TypeAlias, get_args
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import Metadata, MetaValue, typed
 from divine.heads.checks import (
+    ARCHITECTURES,
     DRAFT_VOCAB,
     PREFIX,
     TENSOR_PREFIX,
     VERSION,
     check_shapes,
     fields_of,
+    plain,
     require_integer,
     require_number,
     trained_numbers,
@@ -201,7 +203,7 @@ class HeadsDefinition:
         if architecture not in get_args(Architecture):
             raise UnsupportedError(
                 f"{where}: the drafting heads are of architecture {architecture!r}; known are "
-                f"{', '.join(get_args(Architecture))}"
+                f"{', '.join(ARCHITECTURES)}"
             )
         version = metadata.int(PREFIX + "version", 0, minimum=0)
         if version > VERSION:
@@ -233,7 +235,7 @@ class HeadsDefinition:
                 carry=metadata.str(PREFIX + "carry"),  # type: ignore[arg-type]
                 scale=metadata.float(PREFIX + "scale"),
                 eps=metadata.float(PREFIX + "eps"),
-                discount_gamma=_plain(metadata.float(PREFIX + "discount_gamma", 0.9)),
+                discount_gamma=plain(metadata.float(PREFIX + "discount_gamma", 0.9)),
                 draft_vocab=metadata.int(PREFIX + "draft_vocab", 0),
             )
         except UsageError as error:
@@ -272,8 +274,3 @@ _WORDS: dict[str, Any] = {
     "carry": Carry,
 }
 _FLAGS = ("shared", "bias", "residual_weight", "embedding_norm")
-
-
-def _plain(value: float) -> float:
-    """A number that was stored as f32, as it was written: 0.9, not 0.8999999761581421."""
-    return float(f"{value:.7g}")

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from divine.errors import FormatError, UsageError
+from divine.gguf import Metadata, MetaValue, typed
 from divine.heads.checks import (
     DRAFT_VOCAB,
+    PREFIX,
     TENSOR_PREFIX,
     VERSION,
     check_shapes,
     fields_of,
+    plain,
     require_integer,
     require_number,
     trained_numbers,
@@ -36,6 +39,14 @@ _MOST = {
     "head_dim": 1 << 12,
     "ffn": 1 << 22,
     "window": 1 << 20,
+}
+
+_KEYS = {  # GGUF key -> field
+    "attention_heads": "heads",
+    "kv_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "ffn_dim": "ffn",
+    "window": "window",
 }
 
 
@@ -108,6 +119,11 @@ class LayerDefinition:
         return cls(dim, heads, **{**usual, **settings})
 
     @property
+    def sets(self) -> int:
+        """How many sets of tensors there are: one for all depths."""
+        return 1
+
+    @property
     def fused(self) -> bool:
         """Whether the base's states go through a matrix of their own."""
         return self.taps != (FINAL,)
@@ -154,6 +170,40 @@ class LayerDefinition:
         """
         what, owned = f"{self.summary}, width {self.dim}", "they are a layer"
         check_shapes(self.tensor_shapes(), shapes, where, what, owned)
+
+    def to_keys(self) -> dict[str, MetaValue]:
+        """GGUF metadata."""
+        return {
+            PREFIX + "architecture": self.architecture,
+            PREFIX + "num_heads": typed("u32", self.depths),
+            PREFIX + "discount_gamma": typed("f32", self.discount_gamma),
+            PREFIX + "shared_lm_head": True,
+            PREFIX + "version": typed("u32", VERSION),
+            PREFIX + "hidden_dim": typed("u32", self.dim),
+            PREFIX + "draft_vocab": typed("u32", self.draft_vocab),
+            PREFIX + "eps": typed("f64", self.eps),
+            PREFIX + "rope_theta": typed("f64", self.rope_theta),
+            PREFIX + "taps": typed("[string]", self.taps),
+            **{PREFIX + key: typed("u32", getattr(self, field)) for key, field in _KEYS.items()},
+        }
+
+    @classmethod
+    def from_keys(cls, metadata: Metadata, where: str) -> LayerDefinition:
+        """The definition in a GGUF's metadata, of a version that is known. Raises FormatError."""
+        sizes: dict[str, Any] = {field: metadata.int(PREFIX + key) for key, field in _KEYS.items()}
+        try:
+            return cls(
+                dim=metadata.int(PREFIX + "hidden_dim"),
+                depths=metadata.int(PREFIX + "num_heads"),
+                taps=tuple(metadata.strings(PREFIX + "taps")),
+                rope_theta=metadata.float(PREFIX + "rope_theta"),
+                eps=metadata.float(PREFIX + "eps"),
+                discount_gamma=plain(metadata.float(PREFIX + "discount_gamma", 0.9)),
+                draft_vocab=metadata.int(PREFIX + "draft_vocab", 0),
+                **sizes,
+            )
+        except UsageError as error:
+            raise FormatError(f"{where}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the fields by name, and the version of their meaning."""

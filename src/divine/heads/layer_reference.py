@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from divine.heads.layer import LayerDefinition, layer_tensor
 from divine.heads.reference import Floats, activate, inverse_gain, rms
@@ -49,12 +49,13 @@ def layer_row(
     embedding: Floats,
     position: int,
     past: Sequence[RowMemory],
+    kept: DTypeLike = np.float64,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], RowMemory]:
     """(n, o, memory) of one row; n and o float32 [d].
 
     state [d]: its z. embedding [d]: the row of the base's table for its token, as it lies there.
-    `past`: the rows before it, in order; o times the base's output matrix gives the logits of the
-    token after its own.
+    `past`: the rows before it, in order; `kept`: the type that keys and values are rounded to. o
+    times the base's output matrix gives the logits of the token after its own.
     """
     eps = definition.eps
     z, e = np.asarray(state, np.float64), rms(np.asarray(embedding, np.float64), eps)
@@ -64,7 +65,11 @@ def layer_row(
         (_tensor(tensors, f"attn_{name}") @ inner).reshape(-1, definition.head_dim)
         for name in ("q", "k", "v")
     )
-    own = RowMemory(position, _turn(definition, key, position), value)
+    own = RowMemory(
+        position,
+        _turn(definition, key, position).astype(kept).astype(np.float64),
+        value.astype(kept).astype(np.float64),
+    )
     attended = _attend(definition, _turn(definition, query, position), [*past, own])
     y = x + _tensor(tensors, "attn_output") @ attended
     m = rms(y, eps) * _tensor(tensors, "ffn_norm")

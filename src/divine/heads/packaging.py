@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from divine.blocks import quantize
-from divine.errors import UnsupportedError, UsageError
+from divine.errors import UsageError
 from divine.gguf import (
     GGUFFile,
     MetaValue,
@@ -34,7 +34,6 @@ from divine.gguf import (
 )
 from divine.heads.checks import DRAFT_VOCAB
 from divine.heads.fingerprint import FINGERPRINT_KEY, base_fingerprint
-from divine.heads.layer import LayerDefinition
 from divine.heads.section import (
     ALIGNMENT,
     FOOTER,
@@ -72,16 +71,10 @@ class Content:
 def heads_content(weights: HeadWeights, heads_type: HeadsType = "f16") -> Content:
     """Trained heads: matrices as `heads_type`, vectors as F32.
 
-    Raises UsageError for a type that is not known or cannot hold them, UnsupportedError for an
-    architecture that the engine does not run.
+    Raises UsageError for a type that is not known or cannot hold them.
     """
     if heads_type not in HEADS_TYPES:
         raise UsageError(f"heads-type is {heads_type!r}; allowed are {', '.join(HEADS_TYPES)}")
-    if isinstance(weights.definition, LayerDefinition):
-        raise UnsupportedError(
-            "the heads are of architecture 'layer', which can be trained and compared but is not "
-            "run by the engine yet; heads of architecture 'mtp' can be exported"
-        )
     found: dict[str, MetaValue] = {**weights.definition.to_keys()}
     if weights.fingerprint is not None:
         found[FINGERPRINT_KEY] = weights.fingerprint
