@@ -275,6 +275,13 @@ def test_long_answers_are_cut_and_short_ones_padded(
     assert np.array_equal(batch.states[2, :8], store[0].states[32:].astype(np.float32))
 
 
+def test_key_heads_are_checked_against_the_real_width() -> None:
+    settings = replace(SETTINGS, architecture="layer", kv_heads=3)
+    assert settings.definition(576, 1e-5, 0).to_dict()["heads"] == 9
+    with pytest.raises(UsageError, match="kv_heads is 3; a divisor of heads, 8"):
+        settings.definition(512, 1e-5, 0)
+
+
 def test_a_layer_on_other_states_is_refused(store: AnswerStore) -> None:
     definition = LayerDefinition.for_width(store.dim, taps=("layer.1.input", "final"))
     with pytest.raises(UnsupportedError, match=r"layer\.1\.input, final; answers are captured"):

@@ -43,6 +43,7 @@ Ids: TypeAlias = NDArray[np.int32]
 Tell: TypeAlias = Callable[[str, Progress], None]
 CHAIN = 3
 POSITIONS = 32768  # of held-out answers
+UNEQUAL = 0.1  # so much more time of one than of the other is told
 MEASUREMENTS = 8  # on the way: they take time, too
 
 
@@ -240,6 +241,12 @@ def main() -> None:
         f"{table(found)}\non {held_out} positions of held-out answers the layer's chains give "
         f"{more:+.3f} +- {error_of:.3f} tokens per pass against the heads'\n"
     )
+    shorter, longer = sorted(one.seconds for one in found)
+    if chosen.steps is None and longer > (1 + UNEQUAL) * shorter:
+        sys.stdout.write(
+            "the times are not equal: something else kept the machine busy meanwhile; try again "
+            "on a quiet one, or give --steps for as many of both\n"
+        )
     if chosen.json is not None:
         values = {
             "found": [one.to_dict() for one in found],
@@ -275,7 +282,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", help="such as cpu or cuda:0")
     parser.add_argument("--output", metavar="FOLDER", help="where weights and curves stay")
     parser.add_argument("--json", metavar="FILE")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.threads is not None and chosen.threads < 1:
+        parser.error(f"--threads is {chosen.threads}; 1 or more are allowed")
+    return chosen
 
 
 def _contenders(chosen: argparse.Namespace) -> list[TrainSettings]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from divine.errors import UsageError
 from divine.heads import Definition, HeadsDefinition, LayerDefinition
+from divine.heads.layer import HEAD_DIM
 from divine.sampling import check_integer, check_number
 
 Architecture = Literal["mtp", "layer"]
@@ -88,7 +89,9 @@ class TrainSettings:
             for name in LAYER_SETTINGS:
                 if getattr(self, name) is not None:
                     raise UsageError(f"{name} is a setting of the architecture layer only")
-        self.definition(1, 1e-5, 0)
+        kv_heads = self.kv_heads
+        known = isinstance(kv_heads, int) and kv_heads > 0
+        self.definition(HEAD_DIM * (kv_heads or 1) if known else 1, 1e-5, 0)  # of any such width
 
     def definition(self, dim: int, eps: float, draft_vocab: int) -> Definition:
         """The heads for a base of width `dim`. Raises UsageError."""
