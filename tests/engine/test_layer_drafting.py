@@ -80,14 +80,15 @@ def test_a_good_layer_is_right(tmp_path: Path) -> None:
             "output_norm.weight": np.ones(dim, np.float32), **zeros,
         },
     )  # fmt: skip
-    weights = random_heads(LAYERS["layer"])
-    tensors = dict(weights.tensors)
+    weights = random_heads(LayerDefinition(dim, 2, 2, 32, 96, depths=1, window=1))
     eye = np.eye(dim, dtype=np.float32)
-    tensors["divine.mtp.layer.fuse.weight"] = np.concatenate([0 * eye, eye], axis=1)
-    for part in ("residual", "attn_output", "ffn_down"):
-        name = f"divine.mtp.layer.{part}.weight"
-        tensors[name] = np.zeros_like(tensors[name])
-    tensors["divine.mtp.layer.norm.weight"] = np.ones(dim, np.float32)
+    made = {  # rows see themselves alone, and hand their tokens on
+        "fuse": np.concatenate([0 * eye, eye], axis=1), "attn_v": eye, "attn_output": eye,
+        "residual": 0 * eye[0], "ffn_down": np.zeros((dim, 96), np.float32),
+        "attn_norm": np.ones(dim, np.float32), "norm": np.ones(dim, np.float32),
+    }  # fmt: skip
+    named = {f"divine.mtp.layer.{part}.weight": data for part, data in made.items()}
+    tensors = {**weights.tensors, **named}
     packed = pack(path, HeadWeights(weights.definition, tensors), tmp_path / "packed.gguf")
     with divine.load(packed, threads=1) as model:
         answer = model.generate([100, 101, 102], max_tokens=60, draft="mtp", draft_tree=5, **GREEDY)

@@ -64,7 +64,7 @@ def test_every_row_is_that_of_the_specification(form: str) -> None:
     assert all(np.array_equal(given[name], tensors[name]) for name in tensors)
 
 
-def test_it_begins_by_seed_near_the_state_itself() -> None:
+def test_it_begins_by_seed_as_the_state_itself() -> None:
     definition, gain = FORMS["usual"], np.full(DIM, 2.0, np.float32)
     first, second, other = (LayerNetwork(definition, gain) for _ in range(3))
     for network, seed in ((first, 1), (second, 1), (other, 2)):
@@ -74,8 +74,8 @@ def test_it_begins_by_seed_near_the_state_itself() -> None:
     )
     assert not torch.equal(first.tensors["divine/mtp/layer/fuse/weight"],
                            other.tensors["divine/mtp/layer/fuse/weight"])  # fmt: skip
-    hidden, nothing = torch.randn(1, 5, DIM), torch.zeros(1, 8, DIM)
-    direction = functional.cosine_similarity(first(hidden, nothing)[0], hidden, dim=-1)
+    hidden, tokens = torch.randn(1, 5, DIM), torch.randn(1, 8, DIM)
+    direction = functional.cosine_similarity(first(hidden, tokens)[0], hidden, dim=-1)
     assert torch.allclose(direction, torch.ones(1, 5), atol=1e-4)
 
 
@@ -83,7 +83,8 @@ def test_padding_changes_nothing_before_it() -> None:
     definition, random = FORMS["grouped"], np.random.default_rng(1)
     network = LayerNetwork(definition, np.ones(DIM, np.float32))
     network.load(random_tensors(definition, random))
-    hidden, embedded = torch.randn(1, 9, DIM), torch.randn(1, 13, DIM)
+    generator = torch.Generator().manual_seed(2)
+    hidden, embedded = (torch.randn(1, n, DIM, generator=generator) for n in (9, 13))
     short = network(hidden[:, :5], embedded[:, :9])
     for one, whole in zip(short, network(hidden, embedded), strict=True):
-        assert torch.allclose(one, whole[:, :5], atol=1e-6)
+        assert torch.allclose(one, whole[:, :5], atol=1e-5)

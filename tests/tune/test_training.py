@@ -23,15 +23,15 @@ from divine.errors import (
     UsageError,
 )
 from divine.heads import DRAFT_VOCAB, HeadWeights, LayerDefinition
-from divine.tune import checkpoint, trainer, whole
+from divine.tune import checkpoint, pieces, trainer
 from divine.tune.answers import AnswerStore
 from divine.tune.architectures import batches_of
 from divine.tune.batches import NONE, Batches, split
 from divine.tune.options import TrainSettings
+from divine.tune.pieces import Pieces
 from divine.tune.record import CURVES, read_log
 from divine.tune.tables import draft_vocabulary
 from divine.tune.training import WEIGHTS, train
-from divine.tune.whole import WholeAnswers
 from divine.tune.workers import Workers
 
 HERE = Path(__file__).parent
@@ -246,33 +246,52 @@ def test_batches_show_each_position_once_an_epoch(store: AnswerStore) -> None:
     assert seen.max() < TOKENS
 
 
-def test_whole_answers_show_each_position_once_an_epoch(store: AnswerStore) -> None:
-    everything = np.arange(len(store))
-    answers = WholeAnswers(store, everything, depth=2, positions=100, seed=1)
-    steps = range(answers.steps_per_epoch, 2 * answers.steps_per_epoch)
-    batches = [answers.batch(step) for step in steps]
-    seen = sorted(tuple(row) for batch in batches for row in batch.tokens.tolist())
-    assert seen == sorted((*answer.answer.tolist(), NONE) for answer in store)
-    assert answers.positions == (store.lengths - 1).sum()
-    assert np.array_equal(answers.batch(0).tokens, answers.batch(0).tokens)
-    together = answers.batch(1).tokens
-    halves = [answers.batch(1, rank, 2).tokens for rank in range(2)]
+def pieces_of(store: AnswerStore, chosen: np.ndarray, **more: int) -> Pieces:  # type: ignore[type-arg]
+    return Pieces(store, chosen, **{"depth": 2, "longest": 16, "positions": 100, "seed": 1, **more})
+
+
+def test_pieces_show_each_position_once_an_epoch(store: AnswerStore) -> None:
+    found = pieces_of(store, np.arange(len(store)))
+    assert found.positions == (store.lengths - 1).sum()
+    for epoch in (0, 1):
+        steps = range(epoch * found.steps_per_epoch, (epoch + 1) * found.steps_per_epoch)
+        batches = [found.batch(step) for step in steps]
+        assert all(batch.tokens.shape[1] <= 18 for batch in batches)
+        cut = found._pieces[np.lexsort((found._pieces[:, 1], found._pieces[:, 0]))]
+        for index in range(len(store)):  # without gaps, from the first to the last but one
+            own = cut[cut[:, 0] == index]
+            ends = own[:, 1] + own[:, 2]
+            assert (own[0, 1], ends[-1]) == (0, store.lengths[index] - 1)
+            assert (own[1:, 1] == ends[:-1]).all()
+            assert own[:, 2].max() <= 16
+        shown = sum(len(batch.tokens) for batch in batches)
+        assert shown == len(cut)
+    assert np.array_equal(found.batch(0).tokens, found.batch(0).tokens)
+    together = found.batch(1).tokens
+    halves = [found.batch(1, rank, 2).tokens for rank in range(2)]
     assert np.array_equal(np.sort(np.concatenate(halves), axis=0), np.sort(together, axis=0))
-    assert sum(len(batch.tokens) for batch in answers.all(3 * 39)) == 3
 
 
-def test_long_answers_are_cut_and_short_ones_padded(
+def test_pieces_are_padded_and_measured_whole(
     store: AnswerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole, "LONGEST", 16)
-    answers = WholeAnswers(store, np.arange(1), depth=2, positions=64, seed=1)
-    (batch,) = answers.all(64)
-    tokens = store[0].answer  # 40: pieces of 16, 16 and 7 positions with a next token
+    tokens = store[0].answer  # 40, of which 39 have a next one
+    (whole,) = pieces_of(store, np.arange(1)).all(64)
+    assert np.array_equal(whole.tokens[0], [*tokens, NONE])
+    assert sum(len(batch.tokens) for batch in pieces_of(store, np.arange(9)).all(3 * 39)) == 3
+    monkeypatch.setattr(pieces, "LONGEST", 16)
+    (batch,) = pieces_of(store, np.arange(1)).all(64)
     assert batch.tokens.shape == (3, 18)
     assert np.array_equal(batch.tokens[0], tokens[:18])
     assert np.array_equal(batch.tokens[1], tokens[16:34])
     assert np.array_equal(batch.tokens[2], [*tokens[32:], *[NONE] * 10])
     assert np.array_equal(batch.states[2, :8], store[0].states[32:].astype(np.float32))
+
+
+def test_tiny_answers_make_batches_too(store: AnswerStore) -> None:
+    few = pieces_of(store, np.arange(2), longest=64, positions=1)
+    assert few.steps_per_epoch == 78
+    assert all(len(few.batch(step).tokens) >= 1 for step in range(78))
 
 
 def test_key_heads_are_checked_against_the_real_width() -> None:

@@ -120,7 +120,7 @@ def command(
         int | None, typer.Option("--kv-heads", metavar="N", help="Of a layer; as many as others.")
     ] = None,
     window: Annotated[
-        int | None, typer.Option("--window", metavar="N", help="Tokens a layer looks back; 256.")
+        int | None, typer.Option("--window", metavar="N", help="Tokens a layer looks back; 64.")
     ] = None,
     draft_vocab: Annotated[
         int | None,
@@ -143,7 +143,12 @@ def command(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", "--lr", metavar="X", help="Of learning, at its highest; 0.003."),
+        typer.Option(
+            "--rate",
+            "--lr",
+            metavar="X",
+            help="Of learning, at its highest; 0.003, of a layer 0.001.",
+        ),
     ] = None,
     stretches: Annotated[
         int | None,
@@ -173,7 +178,7 @@ def command(
         raise UsageError("give one MODEL, as an argument or with --base-model")
     prepare_output()
     from divine.cli.tuning import Plan, run
-    from divine.tune.options import HEADS_SETTINGS, TrainSettings
+    from divine.tune.options import HEADS_SETTINGS, LAYER_RATE, TrainSettings
 
     captured = options.given(
         answer_tokens=answer_tokens,
@@ -207,6 +212,7 @@ def command(
         for name in HEADS_SETTINGS:
             if name in trained:
                 raise UsageError(f"--{name} is for --architecture mtp; a layer has no {name}")
+        trained.setdefault("rate", LAYER_RATE)
     settings = TrainSettings(**trained)
     run(
         Plan(

@@ -62,16 +62,18 @@ class LayerDefinition:
               rms(taps . [rms(a) ; ...]) several taps a, b, ... of the base, in their order
               n of row p - 1             where the base has not been: the layer's own state
         e   = rms(E[y_{p+1}])
-        x   = residual * z + fuse . [z ; e]
-        y   = x + attn_output . attention(rms(x) * attn_norm)
-        s   = y + ffn_down . (silu(ffn_gate . m) * (ffn_up . m)),   m = rms(y) * ffn_norm
+        x   = fuse . [z ; e]
+        a   = attn_output . attention(rms(x) * attn_norm)
+        m   = rms(x + a) * ffn_norm
+        s   = residual * z + a + ffn_down . (silu(ffn_gate . m) * (ffn_up . m))
         n   = rms(s)
         o   = n * norm                   logits of y_{p+2} = W . o
 
-    Attention is causal over the sequence's rows, at most `window` of them with the row itself, with
-    grouped queries, and turned by rope: pairs (i, i + head_dim / 2) by the row's position times
-    rope_theta^(-2i / head_dim); scores are divided by sqrt(head_dim). Rows are those of the answer:
-    the prompt has none but its last.
+    So what goes by the branches is the state alone, as with recurrent heads, and the token comes in
+    through them. Attention is causal over the sequence's rows, at most `window` of them with the
+    row itself, with grouped queries, and turned by rope: pairs (i, i + head_dim / 2) by the row's
+    position times rope_theta^(-2i / head_dim); scores are divided by sqrt(head_dim). Rows are those
+    of the answer: the prompt has none but its last.
     """
 
     dim: int  # d, width of the base
@@ -82,7 +84,7 @@ class LayerDefinition:
     depths: int = 3  # how many rows in a row it is trained to go on its own states, the first on h
     architecture: Literal["layer"] = "layer"
     taps: tuple[str, ...] = (FINAL,)
-    window: int = 256
+    window: int = 64
     rope_theta: float = 10000.0
     eps: float = 1e-5
     discount_gamma: float = 0.9  # of the training loss; computes nothing

@@ -59,7 +59,7 @@ def layer_row(
     """
     eps = definition.eps
     z, e = np.asarray(state, np.float64), rms(np.asarray(embedding, np.float64), eps)
-    x = z * _tensor(tensors, "residual") + _tensor(tensors, "fuse") @ np.concatenate([z, e])
+    x = _tensor(tensors, "fuse") @ np.concatenate([z, e])
     inner = rms(x, eps) * _tensor(tensors, "attn_norm")
     query, key, value = (
         (_tensor(tensors, f"attn_{name}") @ inner).reshape(-1, definition.head_dim)
@@ -71,10 +71,10 @@ def layer_row(
         value.astype(kept).astype(np.float64),
     )
     attended = _attend(definition, _turn(definition, query, position), [*past, own])
-    y = x + _tensor(tensors, "attn_output") @ attended
-    m = rms(y, eps) * _tensor(tensors, "ffn_norm")
-    gate = activate(_tensor(tensors, "ffn_gate") @ m, "silu")
-    s = y + _tensor(tensors, "ffn_down") @ (gate * (_tensor(tensors, "ffn_up") @ m))
+    added = _tensor(tensors, "attn_output") @ attended
+    m = rms(x + added, eps) * _tensor(tensors, "ffn_norm")
+    gated = activate(_tensor(tensors, "ffn_gate") @ m, "silu") * (_tensor(tensors, "ffn_up") @ m)
+    s = z * _tensor(tensors, "residual") + added + _tensor(tensors, "ffn_down") @ gated
     unit = rms(s, eps)
     output = unit * _tensor(tensors, "norm")
     return unit.astype(np.float32), output.astype(np.float32), own

@@ -12,7 +12,7 @@ from divine.tune.batches import Batches
 from divine.tune.layer_network import LayerNetwork
 from divine.tune.network import DraftNetwork, HeadsNetwork
 from divine.tune.options import TrainSettings
-from divine.tune.whole import WholeAnswers
+from divine.tune.pieces import Pieces
 
 
 def network_of(definition: Definition, final_gain: NDArray[np.float32]) -> DraftNetwork:
@@ -27,8 +27,8 @@ def batches_of(
     chosen: NDArray[np.int64],
     definition: Definition,
     settings: TrainSettings,
-) -> Batches | WholeAnswers:
-    """Stretches for heads, which see a state and nothing before it; answers for a layer.
+) -> Batches | Pieces:
+    """Stretches for heads, which see a state and nothing before it; pieces for a layer.
 
     Raises UnsupportedError for a layer on other states than answers are captured with.
     """
@@ -39,8 +39,13 @@ def batches_of(
                 "captured with the final one alone"
             )
         positions = settings.length * settings.stretches
-        return WholeAnswers(
-            store, chosen, depth=definition.depths, positions=positions, seed=settings.seed
+        return Pieces(
+            store,
+            chosen,
+            depth=definition.depths,
+            longest=definition.window,
+            positions=positions,
+            seed=settings.seed,
         )
     return Batches(
         store,

@@ -102,10 +102,17 @@ class Batches:
         return gather(self._store, places, self._length, self._depth)
 
 
-def gather(store: AnswerStore, places: NDArray[np.int64], length: int, depth: int) -> Batch:
+def gather(
+    store: AnswerStore,
+    places: NDArray[np.int64],
+    length: int,
+    depth: int,
+    ends: NDArray[np.int64] | None = None,
+) -> Batch:
     """Stretches of `length` positions; places [n, 2]: index of the answer, first position.
 
-    A first position below 0 begins so many positions before the answer.
+    A first position below 0 begins so many positions before the answer. `ends` int64 [n]: positions
+    of each stretch, `length` at most and by default.
     """
     span = length + depth
     states = np.zeros((len(places), span, store.dim), np.float32)
@@ -113,7 +120,8 @@ def gather(store: AnswerStore, places: NDArray[np.int64], length: int, depth: in
     for row, (index, at) in enumerate(places.tolist()):
         answer = store[index]
         skip = max(0, -at)
-        start, end = at + skip, min(at + span, len(answer.answer))
+        whole = span if ends is None else int(ends[row]) + depth
+        start, end = at + skip, min(at + whole, len(answer.answer))
         tokens[row, skip : skip + end - start] = answer.answer[start:end]
         states[row, skip : skip + end - start] = answer.states[start:end]
     return Batch(states, tokens)

@@ -31,12 +31,12 @@ from divine.tune.architectures import network_of
 from divine.tune.base import Base
 from divine.tune.batches import split
 from divine.tune.losses import LOSSES
-from divine.tune.options import LAYER_SETTINGS, TrainSettings
+from divine.tune.options import LAYER_RATE, LAYER_SETTINGS, TrainSettings
+from divine.tune.pieces import LONGEST, Pieces
 from divine.tune.step import Accuracy, DeviceTables, measure
 from divine.tune.tables import Tables, tables_of
 from divine.tune.trainer import Progress
 from divine.tune.training import TablesOf, train
-from divine.tune.whole import WholeAnswers
 from divine.tune.workers import Workers
 
 Ids: TypeAlias = NDArray[np.int32]
@@ -168,8 +168,13 @@ def _measured(
     network.to(device).eval()
     size = settings.length * settings.stretches
     _, held_out = split(store, settings.held_out)
-    answers = WholeAnswers(
-        store, held_out, depth=settings.num_heads, positions=size, seed=settings.seed
+    answers = Pieces(
+        store,
+        held_out,
+        depth=settings.num_heads,
+        longest=LONGEST,
+        positions=size,
+        seed=settings.seed,
     )
     on_device = DeviceTables(tables, device, None)
     return [measure(network, [batch], on_device) for batch in answers.all(positions)]
@@ -274,7 +279,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--loss", choices=LOSSES, default="mixed")
     parser.add_argument("--batch", type=int, default=32, help="of each step, in 16 positions; 32")
     parser.add_argument("--rate", type=float, default=3e-3, help="of learning; 0.003")
-    parser.add_argument("--layer-rate", type=float, help="of the layer's learning; as the heads'")
+    parser.add_argument("--layer-rate", type=float, default=LAYER_RATE, help="the layer's; 0.001")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--measurements", type=int, default=MEASUREMENTS, help="on the way; 8")
     parser.add_argument("--positions", type=int, default=POSITIONS, help="to measure; 32768")
@@ -304,7 +309,7 @@ def _contenders(chosen: argparse.Namespace) -> list[TrainSettings]:
     layer = replace(
         heads,
         architecture="layer",
-        rate=chosen.layer_rate or chosen.rate,
+        rate=chosen.layer_rate,
         **{name: getattr(chosen, name) for name in LAYER_SETTINGS},
     )
     return [heads, layer]

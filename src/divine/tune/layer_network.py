@@ -22,7 +22,6 @@ from divine.heads.layer_reference import rope_frequencies
 from divine.tune.network import DraftNetwork
 
 _RESIDUAL = 0.5  # where the learned residual begins
-_TOKEN = 0.5  # root mean square of what a token brings in at the beginning
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,8 @@ class LayerNetwork(DraftNetwork):
     definition: LayerDefinition
 
     def initialize(self, seed: int, final_gain: NDArray[np.float32], typical: float) -> None:
-        """A layer that begins as the base's own state and a little of the token."""
+        """A layer that begins as the base's own state, a token too old, as heads do."""
         random = torch.Generator().manual_seed(seed)
-        dim = self.definition.dim
         silent = ("attn_output", "ffn_down")  # attention and MLP begin with nothing to say
         with torch.no_grad():
             for name in self.definition.tensor_shapes():
@@ -54,9 +52,6 @@ class LayerNetwork(DraftNetwork):
                     tensor.copy_(drawn * tensor.shape[1] ** -0.5)
                 else:
                     tensor.fill_(_RESIDUAL if part == "residual" else 1.0)
-            fuse = self._of("fuse")
-            fuse[:, :dim] = 0.0
-            fuse[:, dim:] *= 2**0.5 * _TOKEN
             gain = torch.from_numpy(final_gain.astype(np.float32))
             self._of("norm").copy_(gain)
 
@@ -87,17 +82,18 @@ class LayerNetwork(DraftNetwork):
         self, state: Tensor, embedded: Tensor, memories: list[_Memory]
     ) -> tuple[Tensor, Tensor]:
         """(n, o), each [n, length, d], of the depth after those in `memories`; it joins them."""
-        x = state * self._of("residual") + self._product("fuse", torch.cat([state, embedded], -1))
+        x = self._product("fuse", torch.cat([state, embedded], -1))
         inner = self.rms(x) * self._of("attn_norm")
         first = len(memories)  # how far these rows are from where they began
         query = self._turn(self._heads("attn_q", inner), first)
         memories.append(
             _Memory(self._turn(self._heads("attn_k", inner), first), self._heads("attn_v", inner))
         )
-        y = x + self._product("attn_output", self._attend(query, memories))
-        m = self.rms(y) * self._of("ffn_norm")
+        added = self._product("attn_output", self._attend(query, memories))
+        m = self.rms(x + added) * self._of("ffn_norm")
         gated = functional.silu(self._product("ffn_gate", m)) * self._product("ffn_up", m)
-        unit = self.rms(y + self._product("ffn_down", gated))
+        total = state * self._of("residual") + added + self._product("ffn_down", gated)
+        unit = self.rms(total)
         return unit, unit * self._of("norm")
 
     def _attend(self, query: Tensor, memories: list[_Memory]) -> Tensor:

@@ -17,6 +17,7 @@ FORMS: tuple[Form, ...] = ("best", "paper")
 # Settings that only one of the architectures has.
 HEADS_SETTINGS = ("form", "rank", "shared", "activation")
 LAYER_SETTINGS = ("ffn", "attention_heads", "kv_heads", "window")
+LAYER_RATE = 1e-3  # a good rate for a layer: its matrices are of full rank
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class TrainSettings:
     loss          hard (the token), soft (the base's own distribution) or mixed
     stretches     of `length` positions in a batch
     steps         None: as many as fit `minutes`, or else `epochs` passes over the answers
-    rate          of the matrices, at its highest; gains learn half as fast
+    rate          of the matrices, at its highest; gains learn half as fast. LAYER_RATE for a layer
     held_out      share of the answers that is measured and not trained on
     measurements  in a run, the one at its end included
     """
