@@ -147,7 +147,7 @@ def command(
             "--rate",
             "--lr",
             metavar="X",
-            help="Of learning, at its highest; 0.003, of a layer 0.001.",
+            help="Of learning, at its highest; 0.003 (layer 0.001).",
         ),
     ] = None,
     stretches: Annotated[
