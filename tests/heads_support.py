@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.gguf import open_gguf
-from divine.heads import DRAFT_VOCAB, HeadsDefinition, HeadWeights
+from divine.heads import (
+    DRAFT_VOCAB,
+    Definition,
+    HeadsDefinition,
+    HeadWeights,
+    LayerDefinition,
+)
 from divine.heads.packaging import Packaging, heads_content, package
 from tiny_models import VOCABULARY
 
@@ -22,10 +28,14 @@ FORMS = {
         2, 32, 64, bias=False, embedding_norm=False, carry="sum", draft_vocab=200, eps=1e-3
     ),
 }
+LAYERS = {
+    "layer": LayerDefinition.for_width(64, heads=2, head_dim=32, ffn=96),
+    "narrow": LayerDefinition(64, 4, 2, 16, 32, depths=2, window=3, draft_vocab=60),
+}
 
 
 def random_heads(
-    definition: HeadsDefinition, seed: int = 0, vocabulary: int = VOCABULARY, **more: Any
+    definition: Definition, seed: int = 0, vocabulary: int = VOCABULARY, **more: Any
 ) -> HeadWeights:
     """Heads that change the state by about its own size; `more`: fields of HeadWeights."""
     rng = np.random.default_rng(seed)

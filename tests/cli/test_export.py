@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from divine.gguf import open_gguf
-from divine.heads import base_fingerprint
-from heads_support import FORMS, random_heads
+from divine.heads import LayerDefinition, base_fingerprint
+from heads_support import FORMS, LAYERS, random_heads
 from tiny_models import split_gguf, tiny_llama
 
 from .conftest import assert_one_sentence, process
@@ -68,6 +68,25 @@ def test_export_inspect_run_and_strip(divine, base, weights, tmp_path, packaging
         result = divine("export", path, "--strip", "-o", tmp_path / "plain.gguf")
         assert result.code == 0, result.err
         assert (tmp_path / "plain.gguf").read_bytes() == base.read_bytes()
+
+
+def test_a_layer_is_exported_shown_and_used(divine, base, tmp_path):
+    path = tmp_path / "layer.safetensors"
+    random_heads(LAYERS["narrow"], provenance={"acceptance": [0.5]}).save(path)
+    result = divine("export", base, path, "-o", tmp_path / "out.divine")
+    assert result.code == 0, result.err
+    assert "| ffn | 32 |" in (tmp_path / "README.md").read_text()
+    found = json.loads(divine("inspect", tmp_path / "out.divine", "--json").out)["additions"]
+    assert found["heads"] == LAYERS["narrow"].to_dict()
+    assert found["tensors"]["divine.mtp.layer.attn_k.weight"] == ["F16", 32, 64]
+    plain = divine("run", base, "hello", *ASK)
+    drafted = divine("run", tmp_path / "out.divine", "hello", *ASK, "--draft", "mtp")
+    assert (drafted.code, drafted.out) == (0, plain.out)
+    fused = LayerDefinition.for_width(64, taps=("layer.1.input",))
+    random_heads(fused).save(path)
+    assert divine("export", base, path, "-o", tmp_path / "fused.divine").code == 0
+    refused = divine("run", tmp_path / "fused.divine", "hello", *ASK, "--heads", "required")
+    assert_one_sentence(refused, "only the final one is supported")
 
 
 def test_a_folder_of_weights_and_a_type(divine, base, weights, tmp_path):

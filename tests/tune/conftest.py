@@ -7,7 +7,7 @@ import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-_WITH_TORCH = ("alignment", "checkpoint_base", "network", "training")
+_WITH_TORCH = ("alignment", "checkpoint_base", "compare", "layer_network", "network", "training")
 collect_ignore: list[str] = []
 
 if importlib.util.find_spec("torch") is None:

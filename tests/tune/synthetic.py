@@ -57,6 +57,19 @@ def synthetic_store(
     return AnswerStore(folder)
 
 
+def remembered_store(folder: Path, answers: int = 160, length: int = 24) -> AnswerStore:
+    """Answers that repeat their first five tokens, random ones; every state is the same."""
+    random = np.random.default_rng(9)
+    state = np.tile(STATES[0], (length, 1)).astype(np.float16)
+    with AnswerWriter(folder, SETTINGS) as writer:
+        for number in range(answers):
+            motif = random.permutation(TOKENS)[:5]
+            tokens = np.resize(motif, length)
+            whole = np.concatenate([[0], tokens]).astype(np.int32)
+            writer.append(Answer(number, whole, 1, state, Finish.LENGTH))
+    return AnswerStore(folder)
+
+
 def synthetic_tables() -> Tables:
     """All tokens may be drafted."""
     every = np.arange(TOKENS, dtype=np.int32)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import synthetic_store, synthetic_tables
+from synthetic import remembered_store, synthetic_store, synthetic_tables
 
 from divine.tune.answers import AnswerStore
 from divine.tune.batches import Batch, Batches, split
@@ -40,6 +40,38 @@ def test_heads_learn_the_language_at_every_depth(
     accuracy = trained(store, tmp_path, settings).run()
     assert min(accuracy.acceptance) > 0.99, accuracy
     assert accuracy.tokens_per_pass > 3.9 * 0.97  # the ends of answers allow shorter chains only
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_layer_learns_the_language_at_every_depth(
+    store: AnswerStore, tmp_path: Path, kv_heads: int
+) -> None:
+    settings = replace(
+        SETTINGS, architecture="layer", attention_heads=2, kv_heads=kv_heads, ffn=96, steps=200
+    )
+    accuracy = trained(store, tmp_path, settings).run()
+    assert min(accuracy.acceptance) > 0.99, accuracy
+    assert accuracy.tokens_per_pass > 3.9 * 0.97
+
+
+def test_a_layer_remembers_what_heads_cannot(tmp_path: Path) -> None:
+    """Where states say nothing, only what stands rows before tells which token comes."""
+    store, blind = remembered_store(tmp_path / "answers"), synthetic_tables()
+    chosen, held_out = split(store, 0.1)
+
+    def depth_one(name: str, settings: TrainSettings) -> float:
+        definition = settings.definition(blind.dim, blind.eps, 0)
+        folder = tmp_path / name
+        folder.mkdir()
+        trainer = Trainer(
+            store, chosen, held_out, blind, definition, settings, folder, Workers("cpu")
+        )
+        return trainer.run().by_depth[0]
+
+    heads = replace(SETTINGS, num_heads=1, steps=120)
+    layer = replace(heads, architecture="layer", attention_heads=2, kv_heads=1, ffn=48)
+    assert depth_one("heads", heads) < 0.5
+    assert depth_one("layer", layer) > 0.8  # 19 of 23 tokens are repetitions
 
 
 def test_the_published_alignment_does_not(

@@ -15,12 +15,20 @@ import numpy as np
 import pytest
 from synthetic import TOKENS, synthetic_store, synthetic_tables
 
-from divine.errors import CapacityError, FormatError, NumericError, UsageError
-from divine.heads import DRAFT_VOCAB, HeadWeights
-from divine.tune import checkpoint, trainer
+from divine.errors import (
+    CapacityError,
+    FormatError,
+    NumericError,
+    UnsupportedError,
+    UsageError,
+)
+from divine.heads import DRAFT_VOCAB, HeadWeights, LayerDefinition
+from divine.tune import checkpoint, pieces, trainer
 from divine.tune.answers import AnswerStore
+from divine.tune.architectures import batches_of
 from divine.tune.batches import NONE, Batches, split
 from divine.tune.options import TrainSettings
+from divine.tune.pieces import Pieces
 from divine.tune.record import CURVES, read_log
 from divine.tune.tables import draft_vocabulary
 from divine.tune.training import WEIGHTS, train
@@ -28,6 +36,12 @@ from divine.tune.workers import Workers
 
 HERE = Path(__file__).parent
 SETTINGS = TrainSettings(num_heads=2, rank=16, steps=24, stretches=4, draft_vocab=0, held_out=0.1)
+
+
+def of(architecture: str) -> TrainSettings:
+    """The settings, for one of the architectures."""
+    ffn = 16 if architecture == "layer" else None
+    return replace(SETTINGS, architecture=architecture, ffn=ffn)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +88,20 @@ torch.set_num_threads(1)
 from divine.tune import trainer
 trainer._SAVE_SECONDS = 0.0  # after each step
 import test_training as t
-t.run(t.AnswerStore(Path(sys.argv[1])), Path(sys.argv[2]))
+t.run(t.AnswerStore(Path(sys.argv[1])), Path(sys.argv[2]), t.of(sys.argv[4]))
 """
 
 
+@pytest.mark.parametrize("architecture", ["mtp", "layer"])
 def test_a_killed_run_resumes_to_the_same_weights(
-    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: AnswerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
-    expected = run(store, tmp_path / "whole")
+    settings = of(architecture)
+    expected = run(store, tmp_path / "whole", settings)
     folder = tmp_path / "killed"
     folder.mkdir()
     command = [sys.executable, "-c", _KILLED, str(store.folder), str(folder), str(HERE)]
+    command.append(architecture)
     path = folder / checkpoint.NAME
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
@@ -118,7 +135,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     monkeypatch.setattr(trainer.Trainer, "_one_step", dies)
     for _ in range(40):
         try:
-            weights = run(store, folder)
+            weights = run(store, folder, settings)
             break
         except Killed:
             continue
@@ -229,6 +246,67 @@ def test_batches_show_each_position_once_an_epoch(store: AnswerStore) -> None:
     assert seen.max() < TOKENS
 
 
+def pieces_of(store: AnswerStore, chosen: np.ndarray, **more: int) -> Pieces:  # type: ignore[type-arg]
+    return Pieces(store, chosen, **{"depth": 2, "longest": 16, "positions": 100, "seed": 1, **more})
+
+
+def test_pieces_show_each_position_once_an_epoch(store: AnswerStore) -> None:
+    found = pieces_of(store, np.arange(len(store)))
+    assert found.positions == (store.lengths - 1).sum()
+    for epoch in (0, 1):
+        steps = range(epoch * found.steps_per_epoch, (epoch + 1) * found.steps_per_epoch)
+        batches = [found.batch(step) for step in steps]
+        assert all(batch.tokens.shape[1] <= 18 for batch in batches)
+        cut = found._pieces[np.lexsort((found._pieces[:, 1], found._pieces[:, 0]))]
+        for index in range(len(store)):  # without gaps, from the first to the last but one
+            own = cut[cut[:, 0] == index]
+            ends = own[:, 1] + own[:, 2]
+            assert (own[0, 1], ends[-1]) == (0, store.lengths[index] - 1)
+            assert (own[1:, 1] == ends[:-1]).all()
+            assert own[:, 2].max() <= 16
+        shown = sum(len(batch.tokens) for batch in batches)
+        assert shown == len(cut)
+    assert np.array_equal(found.batch(0).tokens, found.batch(0).tokens)
+    together = found.batch(1).tokens
+    halves = [found.batch(1, rank, 2).tokens for rank in range(2)]
+    assert np.array_equal(np.sort(np.concatenate(halves), axis=0), np.sort(together, axis=0))
+
+
+def test_pieces_are_padded_and_measured_whole(
+    store: AnswerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = store[0].answer  # 40, of which 39 have a next one
+    (whole,) = pieces_of(store, np.arange(1)).all(64)
+    assert np.array_equal(whole.tokens[0], [*tokens, NONE])
+    assert sum(len(batch.tokens) for batch in pieces_of(store, np.arange(9)).all(3 * 39)) == 3
+    monkeypatch.setattr(pieces, "LONGEST", 16)
+    (batch,) = pieces_of(store, np.arange(1)).all(64)
+    assert batch.tokens.shape == (3, 18)
+    assert np.array_equal(batch.tokens[0], tokens[:18])
+    assert np.array_equal(batch.tokens[1], tokens[16:34])
+    assert np.array_equal(batch.tokens[2], [*tokens[32:], *[NONE] * 10])
+    assert np.array_equal(batch.states[2, :8], store[0].states[32:].astype(np.float32))
+
+
+def test_tiny_answers_make_batches_too(store: AnswerStore) -> None:
+    few = pieces_of(store, np.arange(2), longest=64, positions=1)
+    assert few.steps_per_epoch == 78
+    assert all(len(few.batch(step).tokens) >= 1 for step in range(78))
+
+
+def test_key_heads_are_checked_against_the_real_width() -> None:
+    settings = replace(SETTINGS, architecture="layer", kv_heads=3)
+    assert settings.definition(576, 1e-5, 0).to_dict()["heads"] == 9
+    with pytest.raises(UsageError, match="kv_heads is 3; a divisor of heads, 8"):
+        settings.definition(512, 1e-5, 0)
+
+
+def test_a_layer_on_other_states_is_refused(store: AnswerStore) -> None:
+    definition = LayerDefinition.for_width(store.dim, taps=("layer.1.input", "final"))
+    with pytest.raises(UnsupportedError, match=r"layer\.1\.input, final; answers are captured"):
+        batches_of(store, np.arange(2), definition, SETTINGS)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -239,6 +317,9 @@ def test_batches_show_each_position_once_an_epoch(store: AnswerStore) -> None:
         ({"steps": 3, "minutes": 1.0}, "both given"),
         ({"rate": -1.0}, "rate is -1.0"),
         ({"stretches": 0}, "stretches is 0"),
+        ({"architecture": "tree"}, "architecture is 'tree'"),
+        ({"ffn": 64}, "ffn is a setting of the architecture layer only"),
+        ({"architecture": "layer", "kv_heads": 0}, "kv_heads is 0"),
     ],
 )
 def test_settings_are_checked(change: dict[str, object], words: str) -> None:

@@ -89,6 +89,13 @@ def command(
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Capture nothing; train on what is there.")
     ] = False,
+    architecture: Annotated[
+        Literal["mtp", "layer"] | None,
+        typer.Option(
+            "--architecture",
+            help="mtp: recurrent heads; layer: a transformer layer with a memory.",
+        ),
+    ] = None,
     form: Annotated[
         Literal["best", "paper"] | None,
         typer.Option("--form", help="Of the heads: what trained best, or the paper's."),
@@ -102,6 +109,18 @@ def command(
     ] = None,
     activation: Annotated[
         Literal["none", "silu", "gelu"] | None, typer.Option("--activation", help="In a head.")
+    ] = None,
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", metavar="N", help="Of a layer; twice the width.")
+    ] = None,
+    attention_heads: Annotated[
+        int | None, typer.Option("--attention-heads", metavar="N", help="Of a layer; width / 64.")
+    ] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option("--kv-heads", metavar="N", help="Of a layer; as many as others.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option("--window", metavar="N", help="Tokens a layer looks back; 64.")
     ] = None,
     draft_vocab: Annotated[
         int | None,
@@ -124,7 +143,12 @@ def command(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", "--lr", metavar="X", help="Of learning, at its highest; 0.003."),
+        typer.Option(
+            "--rate",
+            "--lr",
+            metavar="X",
+            help="Of learning, at its highest; 0.003 (layer 0.001).",
+        ),
     ] = None,
     stretches: Annotated[
         int | None,
@@ -154,7 +178,7 @@ def command(
         raise UsageError("give one MODEL, as an argument or with --base-model")
     prepare_output()
     from divine.cli.tuning import Plan, run
-    from divine.tune.options import TrainSettings
+    from divine.tune.options import HEADS_SETTINGS, LAYER_RATE, TrainSettings
 
     captured = options.given(
         answer_tokens=answer_tokens,
@@ -163,24 +187,33 @@ def command(
         temperature=temperature,
         seed=seed,
     )
-    settings = TrainSettings(
-        **options.given(
-            form=form,
-            num_heads=num_heads,
-            rank=rank,
-            shared=shared,
-            activation=activation,
-            draft_vocab=draft_vocab,
-            loss=loss,
-            gamma=gamma,
-            steps=steps,
-            minutes=minutes,
-            epochs=epochs,
-            rate=rate,
-            stretches=stretches,
-            seed=seed,
-        )
+    trained = options.given(
+        architecture=architecture,
+        form=form,
+        num_heads=num_heads,
+        rank=rank,
+        shared=shared,
+        activation=activation,
+        ffn=ffn,
+        attention_heads=attention_heads,
+        kv_heads=kv_heads,
+        window=window,
+        draft_vocab=draft_vocab,
+        loss=loss,
+        gamma=gamma,
+        steps=steps,
+        minutes=minutes,
+        epochs=epochs,
+        rate=rate,
+        stretches=stretches,
+        seed=seed,
     )
+    if architecture == "layer":
+        for name in HEADS_SETTINGS:
+            if name in trained:
+                raise UsageError(f"--{name} is for --architecture mtp; a layer has no {name}")
+        trained.setdefault("rate", LAYER_RATE)
+    settings = TrainSettings(**trained)
     run(
         Plan(
             model=named[0],

@@ -12,6 +12,7 @@ from divine.drafting.experience import load_experience, save_experience
 from divine.drafting.forced import ForcedDrafter
 from divine.drafting.guess import TextDrafter
 from divine.drafting.heads import HeadsDrafter
+from divine.drafting.layer import LayerDrafter
 from divine.drafting.loading import load_draft_model, load_heads, prior_of
 from divine.drafting.ngram import NgramDrafter
 from divine.drafting.ngram_table import NgramTable
@@ -36,6 +37,7 @@ __all__ = [
     "Drafter",
     "ForcedDrafter",
     "HeadsDrafter",
+    "LayerDrafter",
     "NgramDrafter",
     "NgramTable",
     "SequenceDraft",

@@ -1,161 +1,69 @@
-"""The drafter "mtp": heads that predict from the base's own last hidden state.
+"""Drafting with recurrent heads: a level needs the state of a node's parent and nothing else.
 
-Nothing of the base is computed again: a pass hands over the hidden state of its last committed
-row, and each level of the tree is one small call. Siblings, claims and the tree itself come about
-as with a draft model. Knows the heads as levels; no files, no definition and no passes of the base.
+Knows the heads as levels; the rest is levelled.py's.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.backends.base import Want
-from divine.drafting.base import Budget, DraftSession, DraftTask
-from divine.drafting.draft_model import DraftVocabulary
+from divine.backends.base import PassResult
+from divine.drafting.base import DraftSession, DraftTask
 from divine.drafting.growth import Growth
-from divine.drafting.guesses import guesser_for
-from divine.drafting.reader import PassTimes
-from divine.drafting.tree import ROOT, DraftTree
+from divine.drafting.levelled import LevelDrafter, LevelSession, WantOf
+from divine.drafting.tree import ROOT
 from divine.heads.levels import Levels
 from divine.program.program import FINAL_TAP
-from divine.sampling import Histories
-
-DRAFT_MAX = 16
-WIDTH = 4
-EXPECTED_CLAIM = 0.4  # before anything is known of a text
-NEWS = 0.1  # weight of a new claim in what is expected
 
 
-class HeadsDrafter:
-    """Drafts with heads; shared by the sequences of one model."""
+class HeadsDrafter(LevelDrafter):
+    """Drafts with recurrent heads."""
 
-    name = "mtp"
-    free = False
-    taps: tuple[str, ...] = (FINAL_TAP,)
-
-    def __init__(
-        self,
-        levels: Levels,
-        always: NDArray[np.bool_],
-        prior: Mapping[int, float],
-        *,
-        ends: frozenset[int] = frozenset(),
-        on_close: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`always` bool [vocabulary]: tokens that are always drafted; all of them for the whole.
-
-        `prior`: nodes -> a first estimate of a level's milliseconds. `ends`: tokens that end an
-        answer.
-        """
-        self.levels = levels
-        self.always = always
-        self.ends = ends
-        self.times = PassTimes(prior)
-        self._on_close = on_close
-        self.cancelled = False
+    levels: Levels
 
     def begin(self, task: DraftTask) -> DraftSession:
         """A session; it can propose once a pass has been observed."""
         return HeadsSession(self, task)
 
-    def cancel(self) -> None:
-        """End what is being proposed after the level in progress, from any thread."""
-        self.cancelled = True
 
-    def forget(self) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        """Free the heads; may be called twice."""
-        self.levels.close()
-        self._on_close()
-        self._on_close = lambda: None
-
-
-class HeadsSession:
+class HeadsSession(LevelSession):
     """The drafter at work on one sequence."""
 
     def __init__(self, drafter: HeadsDrafter, task: DraftTask) -> None:
-        levels = self._levels = drafter.levels
-        self._drafter = drafter
-        self._task = task
-        self._guesser = guesser_for(task.sampler, task.rejection, levels.base.vocabulary, WIDTH)
-        self._vocabulary = DraftVocabulary(levels.base, drafter.always, levels.packed)
+        super().__init__(drafter, task)
+        self._levels = drafter.levels
         self._hidden: NDArray[np.float32] | None = None  # [dim] of the row before the last token
         self._seen = 0  # tokens there were when it was observed
-        self._expected = EXPECTED_CLAIM
+        self._after: dict[int, NDArray[np.float32]] = {}  # z [dim] for a node's children
 
-    def cost_ms(self, depth: int) -> float:
-        """Milliseconds of so many levels; infinite if there is no hidden state to begin with."""
-        if self._room() < 1:
-            return math.inf
-        return depth * self._drafter.times.estimate(1)
+    def _ask(self, nodes: Sequence[int], growth: Growth, want: WantOf) -> PassResult:
+        tree = growth.tree
+        if nodes[0] == ROOT:
+            assert self._hidden is not None
+            number = self._levels.set_of(1)
+            states = self._levels.start(self._hidden)[None]
+            ids = np.array(self._task.tokens[-1:], np.int32)
+            self._after = {}
+        else:
+            number = self._levels.set_of(growth.depth_of(nodes[0]) + 1)
+            states = np.stack([self._after[tree.parents[node]] for node in nodes])
+            ids = np.array([tree.tokens[node] for node in nodes], np.int32)
+        began = time.perf_counter()
+        result, states = self._levels.run(number, states, ids, want(range(len(nodes))))
+        self._drafter.times.observe(len(nodes), 1e3 * (time.perf_counter() - began))
+        self._after.update(zip(nodes, states, strict=True))
+        return result
 
-    def propose(self, histories: Histories, budget: Budget) -> DraftTree:
-        """A tree of the heads' guesses; empty if there is nothing to begin with.
-
-        Raises NumericError if the heads produce NaN.
-        """
-        self._drafter.cancelled = False
-        nodes = min(budget.nodes, DRAFT_MAX)
-        depth = min(budget.depth, nodes, self._room())
-        if depth < 1:
-            return DraftTree()
-        growth = Growth(budget, nodes, depth, self._drafter.ends, self._expected)
-        return growth.finish() if self._grow(growth, histories) else DraftTree()
-
-    def _grow(self, growth: Growth, histories: Histories) -> bool:
-        """Ask level by level; False if cancelled."""
-        task, tree, drafter = self._task, growth.tree, self._drafter
-        tokens = task.tokens
-        count = len(tokens)
-        shortlist = self._vocabulary.of(tokens)
-        hidden = self._hidden
-        assert hidden is not None
-        at = {ROOT: histories}  # histories after a node
-        after: dict[int, NDArray[np.float32]] = {}  # z [dim] that a node's children start from
-
-        def ask(number: int, nodes: Sequence[int]) -> None:
-            """Guess below these nodes, all of one set of heads."""
-            parents = [tree.parents[node] if node != ROOT else ROOT for node in nodes]
-            if nodes[0] == ROOT:
-                states = self._levels.start(hidden)[None]
-                ids = np.array(tokens[-1:], np.int32)
-            else:
-                states = np.stack([after[parent] for parent in parents])
-                ids = np.array([tree.tokens[node] for node in nodes], np.int32)
-            want: Want = self._guesser.want(range(len(nodes)), shortlist)
-            began = time.perf_counter()
-            result, states = self._levels.run(number, states, ids, want)
-            drafter.times.observe(len(nodes), 1e3 * (time.perf_counter() - began))
-            for line, node in enumerate(nodes):
-                depth = 0
-                if node != ROOT:
-                    depth = growth.depth_of(node)
-                    at[node] = task.sampler.advance(at[parents[line]], tree.tokens[node])
-                after[node] = states[line]
-                guesses = self._guesser.guess(result, line, at[node], count + depth)
-                self._expect(growth, growth.sprout(node, guesses))
-
-        ask(self._levels.set_of(1), [ROOT])
-        while (level := growth.next_level(drafter.times.estimate)) is not None:
-            if drafter.cancelled:
-                return False
-            by_set: dict[int, list[int]] = {}
-            for leaf in level.leaves:
-                by_set.setdefault(self._levels.set_of(growth.depth_of(leaf) + 1), []).append(leaf)
-            for number, leaves in by_set.items():
-                ask(number, leaves)
-        return True
-
-    def _expect(self, growth: Growth, likely: float) -> None:
-        self._expected += NEWS * (likely - self._expected)
-        growth.expected = self._expected
+    def _calls(self, leaves: list[int], growth: Growth) -> list[list[int]]:
+        """One for each set of heads."""
+        by_set: dict[int, list[int]] = {}
+        for leaf in leaves:
+            by_set.setdefault(self._levels.set_of(growth.depth_of(leaf) + 1), []).append(leaf)
+        return list(by_set.values())
 
     def _room(self) -> int:
         """The greatest depth that the context allows; 0 without the last row's hidden state."""
@@ -170,6 +78,3 @@ class HeadsSession:
         if len(rows):
             self._hidden = rows[-1].copy()
             self._seen = len(self._task.tokens)
-
-    def close(self) -> None:
-        """Nothing is held."""

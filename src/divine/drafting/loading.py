@@ -19,8 +19,11 @@ from divine.drafting.bridged import BridgedDrafter
 from divine.drafting.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
 from divine.drafting.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
 from divine.drafting.heads import HeadsDrafter
+from divine.drafting.layer import LayerDrafter
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import GGUFFile
+from divine.heads import LayerDefinition
+from divine.heads.layer_program import LayerLevels
 from divine.heads.levels import Levels
 from divine.heads.section import Additions
 from divine.models.opening import open_model
@@ -97,7 +100,7 @@ def load_heads(
     program: Program,
     executable: Executable,
     ends: frozenset[int] = frozenset(),
-) -> HeadsDrafter:
+) -> HeadsDrafter | LayerDrafter:
     """A drafter with the heads among a base's additions; closes them when it is closed.
 
     `executable`: of the base's program. `ends`: tokens that end an answer. Raises FormatError for
@@ -108,8 +111,13 @@ def load_heads(
     listed = additions.draft_vocab()
     if listed is not None:
         listed = np.union1d(listed, np.array(sorted(ends), np.int32)).astype(np.int32)
+    place = (additions.file, program, executable, base, listed)
+    levels: Levels | LayerLevels
     try:
-        levels = Levels(definition, additions.file, program, executable, base, listed)
+        if isinstance(definition, LayerDefinition):
+            levels = LayerLevels(definition, *place)
+        else:
+            levels = Levels(definition, *place)
     except (FormatError, UnsupportedError) as error:
         raise type(error)(f"{additions.where}: {error}") from None
     always = np.ones(program.vocabulary, np.bool_)
@@ -122,6 +130,8 @@ def load_heads(
     products += head_share * math.prod(base.shape(matrix))
     nbytes = additions.nbytes / definition.sets + head_share * len(base.raw(matrix))
     prior = prior_costs(nbytes, products, mac_s=MULTIPLY_ADDS_PER_CORE * executable.threads)
+    if isinstance(levels, LayerLevels):
+        return LayerDrafter(levels, always, prior, ends=ends, on_close=additions.close)
     return HeadsDrafter(levels, always, prior, ends=ends, on_close=additions.close)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from divine.errors import UsageError
-from divine.heads.definition import HeadsDefinition
+from divine.heads.architectures import Definition
 from divine.heads.section import Packaging
 
 CARD = "README.md"
@@ -24,7 +24,7 @@ _MOST_TEXT = 400  # characters of any other entry
 def write_card(
     export: Path,
     packaging: Packaging,
-    definition: HeadsDefinition | None,
+    definition: Definition | None,
     fingerprint: str,
     base: str,
     provenance: Mapping[str, Any],
@@ -48,7 +48,7 @@ def write_card(
 def card(
     name: str,
     packaging: Packaging,
-    definition: HeadsDefinition | None,
+    definition: Definition | None,
     fingerprint: str,
     base: str,
     provenance: Mapping[str, Any],

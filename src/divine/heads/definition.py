@@ -11,18 +11,25 @@ short budget, and the files of the package divine-mtp 0.1.0 are settings of one 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import Metadata, MetaValue, typed
-
-VERSION = 1  # of the keys
-PREFIX = "divine.speculative."
-TENSOR_PREFIX = "divine.mtp."
-DRAFT_VOCAB = "divine.mtp.draft_vocab"  # I32 [tokens], ascending
+from divine.heads.checks import (
+    ARCHITECTURES,
+    DRAFT_VOCAB,
+    PREFIX,
+    TENSOR_PREFIX,
+    VERSION,
+    check_shapes,
+    fields_of,
+    plain,
+    require_integer,
+    require_number,
+    trained_numbers,
+)
 
 Architecture: TypeAlias = Literal["mtp"]
 HeadActivation: TypeAlias = Literal["none", "silu", "gelu"]
@@ -76,8 +83,8 @@ class HeadsDefinition:
     def __post_init__(self) -> None:
         """Raises UsageError for a setting that is not allowed."""
         for name, most in _MOST.items():
-            _require_integer(name, getattr(self, name), 1, most)
-        _require_integer("draft_vocab", self.draft_vocab, 0, 2**31 - 1)
+            require_integer(name, getattr(self, name), 1, most)
+        require_integer("draft_vocab", self.draft_vocab, 0, 2**31 - 1)
         for name, kind in _WORDS.items():
             allowed, value = get_args(kind), getattr(self, name)
             if value not in allowed:
@@ -89,12 +96,7 @@ class HeadsDefinition:
                     f"the heads' {name} is {getattr(self, name)!r}; true or false is allowed"
                 )
         for name, low, high in (("scale", 0, 1e6), ("eps", 0, 1), ("discount_gamma", 0, 1)):
-            value = getattr(self, name)
-            if not _is_number(value) or not low < value <= high:
-                raise UsageError(
-                    f"the heads' {name} is {value!r}; a number above {low} and at most {high:g} "
-                    "is allowed"
-                )
+            require_number(name, getattr(self, name), low, high)
 
     @classmethod
     def paper(cls, num_heads: int, rank: int, dim: int, *, eps: float = 1e-5) -> HeadsDefinition:
@@ -146,32 +148,26 @@ class HeadsDefinition:
     @property
     def parameters(self) -> int:
         """Trained numbers; the draft vocabulary is none."""
-        shapes = self.tensor_shapes()
-        return sum(math.prod(shape) for name, shape in shapes.items() if name != DRAFT_VOCAB)
+        return trained_numbers(self.tensor_shapes())
+
+    @property
+    def depths(self) -> int:
+        """How deep they are trained to draft."""
+        return self.num_heads
+
+    @property
+    def summary(self) -> str:
+        """In a few words."""
+        return f"{self.num_heads} heads, rank {self.rank}"
 
     def check_shapes(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
         """Raises FormatError naming the first tensor that is missing, unknown or ill-shaped.
 
         `shapes`: the divine.mtp.* tensors of `where`, a file's name.
         """
-        expected = self.tensor_shapes()
-        for name, shape in expected.items():
-            if name not in shapes:
-                raise FormatError(
-                    f'{where}: the tensor "{name}" of the drafting heads is missing; its shape '
-                    f"would be {list(shape)}"
-                )
-            if tuple(shapes[name]) != shape:
-                raise FormatError(
-                    f'{where}: the tensor "{name}" has shape {list(shapes[name])}; the heads '
-                    f"(rank {self.rank}, width {self.dim}) need {list(shape)}"
-                )
-        for name in shapes:
-            if name.startswith(TENSOR_PREFIX) and name not in expected:
-                raise FormatError(
-                    f'{where}: the tensor "{name}" belongs to no head; there are {self.sets} sets '
-                    "of tensors, numbered from 0"
-                )
+        owned = f"there are {self.sets} sets of tensors, numbered from 0"
+        what = f"rank {self.rank}, width {self.dim}"
+        check_shapes(self.tensor_shapes(), shapes, where, what, owned)
 
     def to_keys(self) -> dict[str, MetaValue]:
         """GGUF metadata; the first five are the paper's own keys."""
@@ -207,7 +203,7 @@ class HeadsDefinition:
         if architecture not in get_args(Architecture):
             raise UnsupportedError(
                 f"{where}: the drafting heads are of architecture {architecture!r}; known are "
-                f"{', '.join(get_args(Architecture))}"
+                f"{', '.join(ARCHITECTURES)}"
             )
         version = metadata.int(PREFIX + "version", 0, minimum=0)
         if version > VERSION:
@@ -239,7 +235,7 @@ class HeadsDefinition:
                 carry=metadata.str(PREFIX + "carry"),  # type: ignore[arg-type]
                 scale=metadata.float(PREFIX + "scale"),
                 eps=metadata.float(PREFIX + "eps"),
-                discount_gamma=_plain(metadata.float(PREFIX + "discount_gamma", 0.9)),
+                discount_gamma=plain(metadata.float(PREFIX + "discount_gamma", 0.9)),
                 draft_vocab=metadata.int(PREFIX + "draft_vocab", 0),
             )
         except UsageError as error:
@@ -252,18 +248,8 @@ class HeadsDefinition:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> HeadsDefinition:
         """From to_dict(); raises FormatError for unknown or missing fields and wrong values."""
-        if not isinstance(values, Mapping):
-            raise FormatError(f"{where}: the heads' definition is not a JSON object")
-        fields = dict(values)
-        version = fields.pop("version", VERSION)
-        if version != VERSION:
-            raise UnsupportedError(
-                f"{where}: the heads' definition is of version {version!r}; this Divine knows "
-                f"{VERSION}"
-            )
         known = {field.name for field in dataclasses.fields(cls)}
-        _refuse(where, "unknown fields", fields.keys() - known)
-        _refuse(where, "missing fields", {"num_heads", "rank", "dim"} - fields.keys())
+        fields = fields_of(values, known, {"num_heads", "rank", "dim"}, where)
         try:
             return cls(**fields)
         except UsageError as error:
@@ -288,24 +274,3 @@ _WORDS: dict[str, Any] = {
     "carry": Carry,
 }
 _FLAGS = ("shared", "bias", "residual_weight", "embedding_norm")
-
-
-def _plain(value: float) -> float:
-    """A number that was stored as f32, as it was written: 0.9, not 0.8999999761581421."""
-    return float(f"{value:.7g}")
-
-
-def _require_integer(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise UsageError(
-            f"the heads' {name} is {value!r}; an integer from {low} to {high} is allowed"
-        )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _refuse(where: str, what: str, names: Iterable[str]) -> None:
-    if found := sorted(names):
-        raise FormatError(f"{where}: the heads' definition has {what}: {', '.join(found)}")

@@ -15,6 +15,7 @@ from divine.backends.base import COMMITTED, Executable, PassResult, Rows, Shortl
 from divine.backends.base import WeightSource as Source
 from divine.blocks import dequantize
 from divine.errors import FormatError
+from divine.heads.architectures import Definition
 from divine.heads.definition import HeadsDefinition
 from divine.heads.program import check_base, level_program, state_tap
 from divine.heads.reference import inverse_gain
@@ -23,7 +24,49 @@ from divine.program import Program
 MAX_NODES = 16  # of one call; buffers are made for so many
 
 
-class Levels:
+class OnBase:
+    """What all heads on a base have in common: their start and their draft vocabulary."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        base: Program,
+        executable: Executable,
+        base_weights: Source,
+        draft_vocab: NDArray[np.int32] | None,
+    ) -> None:
+        """Raises FormatError if width or vocabulary are not the base's."""
+        check_base(definition, base)
+        if draft_vocab is not None and int(draft_vocab[-1]) >= base.vocabulary:
+            raise FormatError(
+                f"the heads' draft vocabulary has token {int(draft_vocab[-1])}; the model has "
+                f"tokens 0 to {base.vocabulary - 1}"
+            )
+        self.base = executable
+        self.packed: Shortlist | None = None
+        if draft_vocab is not None:
+            self.packed = executable.pack_shortlist(draft_vocab)
+        self._inverse: NDArray[np.float32] | None = None
+        norm = base.head.norm
+        if isinstance(definition, HeadsDefinition) and definition.start == "hidden":
+            return
+        if norm is not None and norm.weight is not None:
+            name = norm.weight
+            gain = dequantize(
+                base_weights.raw(name), base_weights.block_type(name), base_weights.shape(name)
+            )
+            self._inverse = inverse_gain(gain)
+
+    def start(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """z_0 float32 [..., dim] of hidden states after the base's final norm."""
+        return hidden if self._inverse is None else hidden * self._inverse
+
+    def close(self) -> None:
+        """Free what was compiled."""
+        raise NotImplementedError
+
+
+class Levels(OnBase):
     """The heads of one base; closed before the base's executable is."""
 
     def __init__(
@@ -40,16 +83,10 @@ class Levels:
         draft_vocab int32 [tokens], ascending: the tokens that are always drafted; None: all.
         Raises FormatError if width or vocabulary are not the base's.
         """
-        check_base(definition, base)
-        if draft_vocab is not None and int(draft_vocab[-1]) >= base.vocabulary:
-            raise FormatError(
-                f"the heads' draft vocabulary has token {int(draft_vocab[-1])}; the model has "
-                f"tokens 0 to {base.vocabulary - 1}"
-            )
+        super().__init__(definition, base, executable, base_weights, draft_vocab)
         self.definition = definition
-        self.base = executable
         self._tap = state_tap(definition)
-        both = _Both(weights, base_weights)
+        both = Both(weights, base_weights)
         self._sets: list[Executable] = []
         try:
             for number in range(definition.sets):
@@ -59,23 +96,8 @@ class Levels:
             self.close()
             raise
         self._states = [one.new_state(MAX_NODES) for one in self._sets]
-        self.packed: Shortlist | None = None
-        if draft_vocab is not None:
-            self.packed = executable.pack_shortlist(draft_vocab)
-        self._inverse: NDArray[np.float32] | None = None
-        norm = base.head.norm
-        if definition.start == "unit" and norm is not None and norm.weight is not None:
-            name = norm.weight
-            gain = dequantize(
-                base_weights.raw(name), base_weights.block_type(name), base_weights.shape(name)
-            )
-            self._inverse = inverse_gain(gain)
         self._roots = np.full(MAX_NODES, COMMITTED, np.int32)
         self._zeros = np.zeros(MAX_NODES, np.int32)
-
-    def start(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """z_0 float32 [dim] of a hidden state after the base's final norm."""
-        return hidden if self._inverse is None else hidden * self._inverse
 
     def set_of(self, depth: int) -> int:
         """Which depths may share a call: those of one set."""
@@ -103,7 +125,7 @@ class Levels:
         self._sets = []
 
 
-class _Both:
+class Both:
     """The heads' tensors, and the base's where they have none."""
 
     def __init__(self, heads: Source, base: Source) -> None:

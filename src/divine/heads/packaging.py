@@ -32,7 +32,7 @@ from divine.gguf import (
     stream_gguf,
     write_gguf,
 )
-from divine.heads.definition import DRAFT_VOCAB
+from divine.heads.checks import DRAFT_VOCAB
 from divine.heads.fingerprint import FINGERPRINT_KEY, base_fingerprint
 from divine.heads.section import (
     ALIGNMENT,

@@ -8,6 +8,7 @@ and the base's program; no weights and no backend.
 from __future__ import annotations
 
 from divine.errors import FormatError
+from divine.heads.architectures import Definition
 from divine.heads.definition import HeadsDefinition, tensor_name
 from divine.program import (
     Add,
@@ -72,7 +73,7 @@ def state_tap(definition: HeadsDefinition) -> str:
     return FINAL_TAP if definition.carry == "gained" else _STATE
 
 
-def check_base(definition: HeadsDefinition, base: Program) -> None:
+def check_base(definition: Definition, base: Program) -> None:
     """Raises FormatError if the heads are of another width than the base."""
     if definition.dim != base.dim:
         raise FormatError(

@@ -54,7 +54,7 @@ def level(
     z = np.asarray(state, np.float64)
     e = np.asarray(embedding, np.float64)
     if definition.embedding_norm:
-        e = _rms(e, definition.eps)
+        e = rms(e, definition.eps)
 
     def tensor(part: str) -> NDArray[np.float64]:
         return np.asarray(tensors[tensor_name(number, part)], np.float64)
@@ -62,21 +62,23 @@ def level(
     inner = np.concatenate([z, e], axis=-1) @ tensor("proj_down.weight").T
     if definition.bias:
         inner = inner + tensor("proj_down.bias")
-    update = _activate(inner, definition.activation) @ tensor("proj_up.weight").T
+    update = activate(inner, definition.activation) @ tensor("proj_up.weight").T
     residual = z * tensor("residual.weight") if definition.residual_weight else z
     total = residual + definition.scale * update
-    unit = _rms(total, definition.eps)
+    unit = rms(total, definition.eps)
     output = unit * tensor("norm.weight")
     carried = {"sum": total, "unit": unit, "gained": output}[definition.carry]
     return carried.astype(np.float32), output.astype(np.float32)
 
 
-def _rms(x: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
+def rms(x: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
+    """x / sqrt(mean(x^2) + eps) over the last axis."""
     scaled: NDArray[np.float64] = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
     return scaled
 
 
-def _activate(x: NDArray[np.float64], activation: str) -> NDArray[np.float64]:
+def activate(x: NDArray[np.float64], activation: str) -> NDArray[np.float64]:
+    """silu, gelu in its tanh approximation, or x itself."""
     if activation == "silu":
         with np.errstate(over="ignore"):
             return x / (1.0 + np.exp(-x))

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from divine.blocks import dequantize
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import GGUFFile, open_gguf
-from divine.heads.definition import DRAFT_VOCAB, PREFIX, TENSOR_PREFIX, HeadsDefinition, tensor_name
+from divine.heads.architectures import Definition, definition_from_keys
+from divine.heads.checks import DRAFT_VOCAB, PREFIX, TENSOR_PREFIX
+from divine.heads.definition import tensor_name
 from divine.heads.fingerprint import FINGERPRINT_KEY, base_fingerprint
 
 Packaging: TypeAlias = Literal["appended", "sidecar", "inline"]
@@ -68,7 +70,7 @@ class Additions:
         keys = sorted(key for key in metadata if key.startswith(OWN))
         return tuple(f"{key} {metadata[key]}" for key in keys if metadata.length(key) is None)
 
-    def definition(self) -> HeadsDefinition:
+    def definition(self) -> Definition:
         """That of the heads, with their tensors' shapes checked; raises FormatError."""
         file = self.file
         shapes = {
@@ -77,7 +79,7 @@ class Additions:
             if name.startswith(TENSOR_PREFIX)
         }
         first = shapes.get(tensor_name(0, "proj_up.weight")) or (1,)
-        definition = HeadsDefinition.from_keys(file.metadata, first[0], self.where)
+        definition = definition_from_keys(file.metadata, first[0], self.where)
         definition.check_shapes(shapes, self.where)
         return definition
 

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.errors import DivineError, FormatError, UsageError
-from divine.heads.definition import DRAFT_VOCAB, TENSOR_PREFIX, HeadsDefinition, tensor_name
+from divine.heads.architectures import Definition, definition_from_dict
+from divine.heads.checks import DRAFT_VOCAB, TENSOR_PREFIX
+from divine.heads.definition import HeadsDefinition, tensor_name
 
 _DEFINITION, _PROVENANCE = "divine.definition", "divine.provenance"
 _FINGERPRINT = "divine.base_fingerprint"
@@ -36,7 +38,7 @@ class HeadWeights:
     provenance   what made them: command, versions, data, measured acceptance ...; anything JSON
     """
 
-    definition: HeadsDefinition
+    definition: Definition
     tensors: Mapping[str, NDArray[Any]]
     fingerprint: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -102,9 +104,7 @@ class HeadWeights:
         )
 
 
-def check_tensors(
-    definition: HeadsDefinition, tensors: Mapping[str, NDArray[Any]], where: str
-) -> None:
+def check_tensors(definition: Definition, tensors: Mapping[str, NDArray[Any]], where: str) -> None:
     """Raises FormatError for a tensor of another shape, one not finite, or a bad vocabulary."""
     definition.check_shapes({name: data.shape for name, data in tensors.items()}, where)
     for name, data in tensors.items():
@@ -140,9 +140,9 @@ def _plain(name: str, raw: Mapping[str, Any]) -> NDArray[Any]:
 
 def _definition(
     metadata: Mapping[str, str], tensors: Mapping[str, NDArray[Any]], where: str
-) -> HeadsDefinition:
+) -> Definition:
     if _DEFINITION in metadata:
-        return HeadsDefinition.from_dict(_json(metadata[_DEFINITION], where), where)
+        return definition_from_dict(_json(metadata[_DEFINITION], where), where)
     if metadata.get("format") != _PUBLISHED:
         raise FormatError(f"{where}: the metadata have no {_DEFINITION}, so these are no heads")
     return published_definition({name: data.shape for name, data in tensors.items()}, where)

@@ -98,16 +98,33 @@ class Batches:
         return np.stack([answers, first[answers] + number * self._length], axis=1)
 
     def _gather(self, order: NDArray[np.int64]) -> Batch:
-        span = self._length + self._depth
-        states = np.zeros((len(order), span, self._store.dim), np.float32)
-        tokens = np.full((len(order), span), NONE, np.int32)
-        for row, (index, at) in enumerate(order):
-            answer = self._store[int(self._chosen[index])]
-            skip = max(0, -int(at))  # before the answer's beginning
-            start, end = int(at) + skip, min(int(at) + span, len(answer.answer))
-            tokens[row, skip : skip + end - start] = answer.answer[start:end]
-            states[row, skip : skip + end - start] = answer.states[start:end]
-        return Batch(states, tokens)
+        places = np.stack([self._chosen[order[:, 0]], order[:, 1]], axis=1)
+        return gather(self._store, places, self._length, self._depth)
+
+
+def gather(
+    store: AnswerStore,
+    places: NDArray[np.int64],
+    length: int,
+    depth: int,
+    ends: NDArray[np.int64] | None = None,
+) -> Batch:
+    """Stretches of `length` positions; places [n, 2]: index of the answer, first position.
+
+    A first position below 0 begins so many positions before the answer. `ends` int64 [n]: positions
+    of each stretch, `length` at most and by default.
+    """
+    span = length + depth
+    states = np.zeros((len(places), span, store.dim), np.float32)
+    tokens = np.full((len(places), span), NONE, np.int32)
+    for row, (index, at) in enumerate(places.tolist()):
+        answer = store[index]
+        skip = max(0, -at)
+        whole = span if ends is None else int(ends[row]) + depth
+        start, end = at + skip, min(at + whole, len(answer.answer))
+        tokens[row, skip : skip + end - start] = answer.answer[start:end]
+        states[row, skip : skip + end - start] = answer.states[start:end]
+    return Batch(states, tokens)
 
 
 def split(store: AnswerStore, held_out: float, most: int = 400) -> tuple[NDArray[np.int64], ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from divine.tune.batches import NONE, Batch
 from divine.tune.losses import HARD_SHARE, Loss, cross_entropy, distributions
-from divine.tune.network import HeadsNetwork
+from divine.tune.network import DraftNetwork
 from divine.tune.tables import Tables
 
 
@@ -68,11 +68,11 @@ def prepare(batch: Batch, tables: DeviceTables, depths: int) -> Prepared:
 
 
 def weighted_loss(
-    network: HeadsNetwork, prepared: Prepared, tables: DeviceTables, loss: Loss
+    network: DraftNetwork, prepared: Prepared, tables: DeviceTables, loss: Loss
 ) -> tuple[Tensor, Tensor]:
     """The sum of gamma^(k-1) x cross-entropy over all heads and positions, and of the weights."""
     definition = network.definition
-    depths = definition.num_heads
+    depths = definition.depths
     count, span, dim = prepared.hidden.shape
     length = span - depths
     outputs = network(prepared.hidden[:, :length], network.embed(prepared.embedded))
@@ -134,15 +134,28 @@ class Accuracy:
     @property
     def tokens_per_pass(self) -> float:
         """1 plus the mean length of the right part of a chain, over all positions."""
+        return self.chain(len(self.kept))
+
+    def chain(self, length: int) -> float:
+        """The same for chains of at most so many guesses."""
         if not self.judged[0]:
             return 1.0
-        return 1.0 + float(self.kept.sum()) / float(self.judged[0])
+        return 1.0 + float(self.kept[:length].sum()) / float(self.judged[0])
+
+    def __add__(self, other: Accuracy) -> Accuracy:
+        """Of both together."""
+        return Accuracy(
+            self.right + other.right,
+            self.judged + other.judged,
+            self.reached + other.reached,
+            self.kept + other.kept,
+        )
 
 
 @torch.no_grad()
-def measure(network: HeadsNetwork, batches: list[Batch], tables: DeviceTables) -> Accuracy:
+def measure(network: DraftNetwork, batches: list[Batch], tables: DeviceTables) -> Accuracy:
     """Chains of greedy guesses against what the base wrote."""
-    depths = network.definition.num_heads
+    depths = network.definition.depths
     accuracy = Accuracy.none(depths)
     for batch in batches:
         prepared = prepare(batch, tables, depths)

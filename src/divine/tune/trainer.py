@@ -20,21 +20,21 @@ import numpy as np
 import torch
 
 from divine.errors import NumericError, UsageError
-from divine.heads import HeadsDefinition
+from divine.heads import Definition
 from divine.tune import checkpoint
 from divine.tune.answers import AnswerStore
-from divine.tune.batches import Batches
-from divine.tune.network import HeadsNetwork
+from divine.tune.architectures import batches_of, network_of
+from divine.tune.network import DraftNetwork
 from divine.tune.options import TrainSettings
 from divine.tune.record import Record
 from divine.tune.step import Accuracy, DeviceTables, measure, prepare, weighted_loss
 from divine.tune.tables import Tables
 from divine.tune.workers import Workers
 
-_MEASUREMENTS = 20  # in a run
 _MEASURED_POSITIONS = 4096
 _SAVE_SECONDS = 60.0
-_TIMED_STEPS = 3  # before the length of a run in minutes is settled
+_TIMED_STEPS = 3  # before the length of a run in minutes is settled, or more:
+_TIMED_SHARE = 0.01  # of the minutes
 _LAST_RATE = 0.02  # of the highest learning rate, at the end
 
 
@@ -48,6 +48,7 @@ class Progress:
     positions: int  # looked at in this run, of this process
     seconds: float  # of this run
     accuracy: Accuracy | None  # of the last measurement
+    stepping: float = 0.0  # of the seconds, those of steps alone
 
     @property
     def seconds_left(self) -> float:
@@ -58,7 +59,7 @@ class Progress:
 
 
 class Trainer:
-    """Trains the heads of one definition on one store."""
+    """Trains the network of one definition on one store."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Trainer:
         chosen: np.ndarray[Any, np.dtype[np.int64]],
         held_out: np.ndarray[Any, np.dtype[np.int64]],
         tables: Tables,
-        definition: HeadsDefinition,
+        definition: Definition,
         settings: TrainSettings,
         folder: Path,
         workers: Workers,
@@ -78,14 +79,13 @@ class Trainer:
         torch.set_flush_denormal(True)  # vanishing probabilities would be a hundred times slower
         self.settings, self.folder, self.workers = settings, folder, workers
         self.definition = definition
-        cut = {"depth": definition.num_heads, "length": settings.length, "seed": settings.seed}
-        self._batches = Batches(store, chosen, stretches=settings.stretches, **cut)
+        self._batches = batches_of(store, chosen, definition, settings)
         self._measured = []
         if len(held_out):
-            some = Batches(store, held_out, stretches=settings.stretches, **cut)
+            some = batches_of(store, held_out, definition, settings)
             self._measured = some.all(_MEASURED_POSITIONS)
         self._tables = DeviceTables(tables, workers.device, workers.half)
-        self.network = HeadsNetwork(definition, tables.final_gain)
+        self.network = network_of(definition, tables.final_gain)
         self.network.initialize(settings.seed, tables.final_gain, _typical(store))
         self.network.to(workers.device)
         self._optimizer = _optimizer(self.network, settings)
@@ -110,11 +110,13 @@ class Trainer:
         record = Record(self.folder, self.step) if self.workers.first else None
         progress = Progress(self.step, self.steps, math.nan, 0, 0.0, None)
         began = saved = time.perf_counter()
-        every = max(1, self.steps // _MEASUREMENTS)
-        accuracy = Accuracy.none(self.definition.num_heads)
+        every = max(1, self.steps // self.settings.measurements)
+        accuracy = Accuracy.none(self.definition.depths)
         try:
             while self.step < self.steps:
+                before = time.perf_counter()
                 progress.loss, positions = self._one_step()
+                progress.stepping += time.perf_counter() - before
                 progress.step, progress.done = self.step, progress.done + 1
                 progress.positions += positions
                 last = self.step == self.steps
@@ -179,9 +181,12 @@ class Trainer:
         self.steps = 1 << 30
         self._one_step()  # the first is slower
         began = time.perf_counter()
-        for _ in range(_TIMED_STEPS):
+        enough = began + 60 * settings.minutes * _TIMED_SHARE
+        steps = 0
+        while steps < _TIMED_STEPS or time.perf_counter() < enough:
             self._one_step()
-        seconds = torch.tensor((time.perf_counter() - began) / _TIMED_STEPS)
+            steps += 1
+        seconds = torch.tensor((time.perf_counter() - began) / steps)
         seconds = self.workers.sum(seconds.to(self.workers.device)) / self.workers.ranks
         self.step = 0
         self.network.load_state_dict(kept)
@@ -192,7 +197,7 @@ class Trainer:
         """Train on the next batch; its loss, and the positions this process has looked at."""
         workers, settings = self.workers, self.settings
         batch = self._batches.batch(self.step, workers.rank, workers.ranks)
-        prepared = prepare(batch, self._tables, self.definition.num_heads)
+        prepared = prepare(batch, self._tables, self.definition.depths)
         self.network.train()
         self._optimizer.zero_grad()
         with self._precision():
@@ -242,7 +247,7 @@ class Trainer:
     def _held_out_loss(self) -> float:
         total, weights = 0.0, 0.0
         for batch in self._measured:
-            prepared = prepare(batch, self._tables, self.definition.num_heads)
+            prepared = prepare(batch, self._tables, self.definition.depths)
             loss, weight = weighted_loss(self.network, prepared, self._tables, self.settings.loss)
             total += float(loss)
             weights += float(weight)
@@ -258,7 +263,7 @@ def rate_at(step: int, steps: int, warmup: int) -> float:
     return _LAST_RATE + (1 - _LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def _optimizer(network: HeadsNetwork, settings: TrainSettings) -> torch.optim.Optimizer:
+def _optimizer(network: DraftNetwork, settings: TrainSettings) -> torch.optim.Optimizer:
     """AdamW: matrices decay, vectors do not, gains learn half as fast."""
     matrices, vectors, gains = [], [], []
     for name, parameter in network.named_parameters():

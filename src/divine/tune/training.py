@@ -81,8 +81,8 @@ def train(
     )
     if workers.first:
         weights.save(folder / WEIGHTS)
-        title = f"{store.settings.get('base', 'heads')}, {definition.num_heads} heads, rank "
-        draw(folder, read_log(folder), f"{title}{definition.rank}")
+        title = f"{store.settings.get('base', 'heads')}, {definition.summary}"
+        draw(folder, read_log(folder), title)
     workers.wait()
     return weights, accuracy
 
