@@ -33,8 +33,8 @@ _FORGET = 0.995  # per pass: what was seen once, badly, is tried again after som
 _CLIP = 0.2  # of a residual (log): an outlier counts as 20 % only, unless others follow it
 _FEW = 3  # passes of a number of rows, before which the quicker ones are believed
 _FIRST_CLIP = 0.7  # of the first residual of a number of rows: a factor of two
-_REBUILD_EVERY = 64  # passes, if no shift moved by more than this:
-_REBUILD_SHIFT = 0.01
+_REBUILD_EVERY = 64  # passes, if shifts have not moved by more than this, taken together:
+_REBUILD_SHIFT = 0.03
 _WORTH_KEEPING = 0.05  # passes
 _SLOPE_EVERY = 4  # passes: it changes slowly
 _SLOPE_FORGET = 0.992
@@ -117,6 +117,7 @@ class CostTable:
         self._shifts: dict[int, float] = {}
         self._weights: dict[int, tuple[float, int]] = {}  # rows -> (passes, as of pass)
         self._passes = 0
+        self._moved = 0.0  # by how much shifts have moved since the levels were made
         self._streak = 0  # residuals beyond the clip, one after another on the same side
         self._moments = [0.0] * 5  # of (rows * context / level, ms / level): w, u, v, uu, uv
 
@@ -180,8 +181,10 @@ class CostTable:
             seen += max(-_FIRST_CLIP, min(_FIRST_CLIP, left))
             share = 1.0 if shape == math.inf else max(_SHIFT_GAIN, 1 / (weight + 1))
             shift = self._shifts.get(rows, 0.0)
-            self._shifts[rows] = shift + share * (seen - shift)
-            if abs(share * (seen - shift)) > _REBUILD_SHIFT or self._passes % _REBUILD_EVERY == 0:
+            moved = share * (seen - shift)
+            self._shifts[rows] = shift + moved
+            self._moved += abs(moved)
+            if self._moved > _REBUILD_SHIFT or self._passes % _REBUILD_EVERY == 0:
                 self._rebuild()
 
     def data(self) -> dict[str, Any] | None:
@@ -242,7 +245,7 @@ class CostTable:
             least = levels[-1] + _LEAST_RISE * factor * (prior[n] - prior[n - 1])
             factor = math.exp(shifts[n])
             levels.append(max(prior[n] * factor, least))
-        self._levels, self._longer = levels, []
+        self._levels, self._longer, self._moved = levels, [], 0.0
 
     def _learn_slope(self, u: float, v: float, residual: float) -> None:
         """Regress ms on rows * context, both over the level; outliers stay out."""
