@@ -86,17 +86,20 @@ class Reuse:
         self.differences = 0
 
     def measure(self, model: str, rounds: int) -> None:
-        """In one process, and in a second one that finds the first one's files."""
+        """In one process; then from the files that another one has left."""
+        with started(model, 4) as (url, _):
+            client = ChatClient(url)
+            client.chat(body("Hello.", "Who are you?"))
+            for seed in range(rounds):
+                answer = client.chat(body(prefix(seed), "Which word is the first?"))
+                self.cold.append(first(answer))
+                self.tokens.append(answer.usage["prompt_tokens"])
+                self._second(client, seed, "How many words are there?", self.memory)
         with tempfile.TemporaryDirectory() as folder:
             options = ("--prefix-cache", folder)
             with started(model, 4, options) as (url, _):
-                client = ChatClient(url)
-                client.chat(body("Hello.", "Who are you?"))
                 for seed in range(rounds):
-                    answer = client.chat(body(prefix(seed), "Which word is the first?"))
-                    self.cold.append(first(answer))
-                    self.tokens.append(answer.usage["prompt_tokens"])
-                    self._second(client, seed, "How many words are there?", self.memory)
+                    ChatClient(url).chat(body(prefix(seed), "Which word is the first?"))
             with started(model, 4, options) as (url, _):
                 client = ChatClient(url)
                 client.chat(body("Hello.", "Who are you?"))

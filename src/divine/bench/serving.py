@@ -46,13 +46,13 @@ class ServingSettings:
     """How to load the server. Raises UsageError.
 
     levels      requests at once
-    requests    of each client, one after another
+    requests    for each client, in one queue for all
     max_tokens  of each answer
     rounds      times that all levels are measured; figures are medians of throughput over rounds
     """
 
     levels: tuple[int, ...] = (1, 2, 4, 8)
-    requests: int = 2
+    requests: int = 4
     max_tokens: int = 96
     rounds: int = 2
     temperature: float = 0.0
@@ -144,17 +144,14 @@ class _Run:
 def _measure(
     client: ChatClient, settings: ServingSettings, level: int, draft: str, turn: int
 ) -> _Run:
-    """Every one of `level` clients asks one request after another."""
+    """`level` clients take requests from one queue, so that as many are at work until its end."""
 
-    def ask(number: int) -> list[Timed]:
-        return [
-            client.chat(_body(number + level * step, settings, draft, turn))
-            for step in range(settings.requests)
-        ]
+    def ask(number: int) -> Timed:
+        return client.chat(_body(number, settings, draft, turn))
 
     began = time.perf_counter()
     with ThreadPoolExecutor(level) as pool:
-        answers = [answer for found in pool.map(ask, range(level)) for answer in found]
+        answers = list(pool.map(ask, range(level * settings.requests)))
     return _Run(answers, time.perf_counter() - began)
 
 

@@ -24,7 +24,7 @@ def command(
     ] = None,
     requests: Annotated[
         int | None,
-        typer.Option("--requests", metavar="N", help="Of each client, one after another; 2."),
+        typer.Option("--requests", metavar="N", help="For each client, in one queue for all; 4."),
     ] = None,
     max_tokens: Annotated[
         int | None,
