@@ -163,7 +163,7 @@ def test_a_prompt_beside_decoding_sequences_comes_in_small_chunks():
     second = engine.add(Request([2] * 200, GREEDY, 3))
     finish(engine, first, second)
     beside = [rows for rows in model.passes[1:] if len(rows) == 2]
-    assert beside[0] == [1, 14]  # 150 ms at 10 ms a row, one of them the decoding sequence's
+    assert beside[0] == [1, 11]  # 120 ms at 10 ms a row, one of them the decoding sequence's
     assert second.output == greedy_tokens([2] * 200, 3)
     assert first.output == greedy_tokens([1] * 60, 60)
 
