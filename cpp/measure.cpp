@@ -9,6 +9,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/repack.h"
+#include "kernels/times_rows.h"
 #include "os.h"
 #include "threads.h"
 
@@ -18,20 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
-}
-
-// As a pass does it with so many rows (pass_tiles.h).
-void group_product(const KernelTable& level, Format format, const uint8_t* w, int units,
-                   const Activation* a, int rows, float (*out)[16]) {
-  const Prefetch none{nullptr, 0, false};
-  const ManyFn many = level.many[int(format)];
-  if (rows > kTileRows && many != nullptr) return many(w, units, a, rows, out, none);
-  const int tiles = tiles_of(rows);
-  for (int t = 0, first = 0; t < tiles; ++t) {
-    const int count = rows / tiles + (t < rows % tiles);
-    level.tile[int(format)][count - 1](w, units, a + first, out + first, none);
-    first += count;
-  }
 }
 
 }  // namespace
@@ -94,13 +81,14 @@ double in_cache_rate(const KernelTable& level, Format format, int threads, int r
       a[r] = {x.data() + r * in,           q.data() + r * in,          scale.data() + r * in / 32,
               sum32.data() + r * in / 32,  sum16.data() + r * in / 16, pairs32.data() + r * in / 32,
               pairs16.data() + r * in / 16};
-    float out[kManyRows][16];
+    const auto fetch = [](int) -> Prefetch { return {nullptr, 0, false}; };
+    const auto store = [](int, const float*) {};
     int64_t done = 0;
     while (since(start) < seconds) {
       for (int i = 0; i < 16; ++i)
         for (int g = 0; g < groups; ++g)
-          group_product(level, format, weights.data() + size_t(g) * group_bytes, in / fi.block, a,
-                        rows, out);
+          times_rows(level, format, weights.data() + size_t(g) * group_bytes, in / fi.block, a,
+                     rows, fetch, store);
       done += int64_t(16) * groups * kLanes * in * rows;
     }
     products += done;

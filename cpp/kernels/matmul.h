@@ -6,8 +6,8 @@
 // in one order: per 32 k, sum += float(integer sum) * activation scale; per superblock, total +=
 // sum * d.
 //
-// Most formats have their units in two shapes: as they lie in memory, and opened, with a byte for
-// each code and the scales widened. Up to six rows take the first, more rows share the second.
+// Units of Q3_K to Q6_K have two shapes: as they lie in memory, and opened, with what takes long to
+// decode already decoded. Up to six rows take the first, more rows share the second.
 #pragma once
 
 namespace divine::DIVINE_LEVEL {
@@ -72,14 +72,12 @@ struct Rows {
   }
 };
 
-// Writes the codes of 32 k, or what they stand for, a byte each, as dot_steps<8> reads them.
-template <int BITS, const int8_t* TABLE = nullptr, int STEP = 0>
+// Writes the codes of 32 k a byte each, as dot_steps<8> reads them.
+template <int BITS, int STEP = 0>
 inline void open_codes(const uint8_t* p, uint8_t* to) {
   if constexpr (STEP < 8) {
-    B w = code<BITS, STEP>(p);
-    if constexpr (TABLE != nullptr) w = blookup(TABLE, w);
-    bstore(to + 64 * STEP, w);
-    open_codes<BITS, TABLE, STEP + 1>(p, to);
+    bstore(to + 64 * STEP, code<BITS, STEP>(p));
+    open_codes<BITS, STEP + 1>(p, to);
   }
 }
 
@@ -102,7 +100,7 @@ struct KMin {
   static constexpr int at = BITS == 4 ? kQ4K_D : kQ5K_D;
 };
 
-// Of 4 bits only the scales are opened: such codes are had as quickly as bytes.
+// Only the scales are opened: codes of 4 bits are had as quickly as bytes.
 template <int BITS>
 struct OpenKMin {
   static constexpr int code_bits = BITS;
@@ -412,6 +410,7 @@ void many(const uint8_t* w, int units, const Activation* a, int rows, float (*ou
     open.template add<R>(u, a + first, total, fetch);
     for (int r = 0; r < R; ++r) fstore(out[first + r], total[r]);
   };
+  static_assert(kTileRows == 6 && kSeveralTiles == 5);  // so that tiles have 3, 4 or 5 rows
   const int tiles = tiles_of(rows);
   for (int r = 0; r < rows; ++r) fstore(out[r], fset(0.0f));
   for (int u = 0; u < units; ++u) {
