@@ -295,17 +295,14 @@ def _tied(shifts: list[float], weights: list[float]) -> list[float]:
     end = len(shifts)
     if end < 3:
         return [0.0] * end
-    # A tridiagonal system, solved by Thomas' algorithm: down with the pivots, up with the values.
-    pivots, values = [1.0, 1.0], [0.0, 0.0]
-    before = 0.0  # the factor of x_{n-1} once its own line is solved for x_n
-    factors = [0.0, 0.0]
+    # A tridiagonal system, solved by Thomas' algorithm: going down, x_n = values[n] + factors[n] *
+    # x_{n+1}; going up, the values become the solution.
+    values, factors = [0.0, 0.0], [0.0, 0.0]
     for n in range(2, end):
         ties = 2 * _TIES if n + 1 < end else _TIES
-        pivot = weights[n] + ties - _TIES * before
+        pivot = weights[n] + ties - _TIES * factors[-1]
         values.append((weights[n] * shifts[n] + _TIES * values[-1]) / pivot)
-        pivots.append(pivot)
-        before = _TIES / pivot
-        factors.append(before)
+        factors.append(_TIES / pivot)
     for n in range(end - 2, 1, -1):
         values[n] += factors[n] * values[n + 1]
     return values

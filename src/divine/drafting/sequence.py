@@ -154,10 +154,7 @@ class SequenceDraft:
     def note(self, tree: DraftTree, walk: Walk, confidence: float | None) -> None:
         """Take in how the planned pass went."""
         accepted, chosen, plain = len(walk.nodes), len(walk.tokens), not tree.tokens
-        left_open = True
-        for node in walk.nodes:
-            if tree.sources[node] & self._free:
-                left_open = False
+        left_open = not any(tree.sources[node] & self._free for node in walk.nodes)
         self._open += chosen if left_open else 0
         self._open_passes += left_open
         self._chosen += chosen

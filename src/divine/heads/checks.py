@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from divine.errors import FormatError, UnsupportedError, UsageError
 
-ARCHITECTURES = ("mtp", "layer")
+Architecture: TypeAlias = Literal["mtp", "layer"]
+ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 VERSION = 1  # of the keys and of the JSON form
 PREFIX = "divine.speculative."
 TENSOR_PREFIX = "divine.mtp."

@@ -30,6 +30,7 @@ from divine.heads.checks import (
     require_number,
     trained_numbers,
 )
+from divine.program.program import FINAL_TAP
 
 Architecture: TypeAlias = Literal["mtp"]
 HeadActivation: TypeAlias = Literal["none", "silu", "gelu"]
@@ -119,7 +120,7 @@ class HeadsDefinition:
     @property
     def taps(self) -> tuple[str, ...]:
         """The hidden states of the base that the heads need."""
-        return ("final",)
+        return (FINAL_TAP,)
 
     @property
     def sets(self) -> int:

@@ -27,8 +27,8 @@ from divine.heads.checks import (
     require_number,
     trained_numbers,
 )
+from divine.program.program import FINAL_TAP
 
-FINAL = "final"  # the tap behind the base's final norm
 HEAD_DIM = 64
 
 _MOST = {
@@ -83,7 +83,7 @@ class LayerDefinition:
     ffn: int  # rows of ffn_gate
     depths: int = 3  # how many rows in a row it is trained to go on its own states, the first on h
     architecture: Literal["layer"] = "layer"
-    taps: tuple[str, ...] = (FINAL,)
+    taps: tuple[str, ...] = (FINAL_TAP,)
     window: int = 64
     rope_theta: float = 10000.0
     eps: float = 1e-5
@@ -121,6 +121,11 @@ class LayerDefinition:
         return cls(dim, heads, **{**usual, **settings})
 
     @property
+    def start(self) -> Literal["unit"]:
+        """As of recurrent heads: the final norm's gain is taken out."""
+        return "unit"
+
+    @property
     def sets(self) -> int:
         """How many sets of tensors there are: one for all depths."""
         return 1
@@ -128,7 +133,7 @@ class LayerDefinition:
     @property
     def fused(self) -> bool:
         """Whether the base's states go through a matrix of their own."""
-        return self.taps != (FINAL,)
+        return self.taps != (FINAL_TAP,)
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Names of all tensors with their shapes in NumPy order, [out, in] for matrices."""
@@ -217,7 +222,7 @@ class LayerDefinition:
         known = {field.name for field in dataclasses.fields(cls)}
         needed = {"architecture", "dim", "heads", "kv_heads", "head_dim", "ffn"}
         fields = fields_of(values, known, needed, where)
-        taps = fields.get("taps", [FINAL])
+        taps = fields.get("taps", [FINAL_TAP])
         names = isinstance(taps, list) and all(isinstance(tap, str) for tap in taps)
         fields["taps"] = tuple(taps) if names else ()
         try:

@@ -48,9 +48,7 @@ class OnBase:
             self.packed = executable.pack_shortlist(draft_vocab)
         self._inverse: NDArray[np.float32] | None = None
         norm = base.head.norm
-        if isinstance(definition, HeadsDefinition) and definition.start == "hidden":
-            return
-        if norm is not None and norm.weight is not None:
+        if definition.start == "unit" and norm is not None and norm.weight is not None:
             name = norm.weight
             gain = dequantize(
                 base_weights.raw(name), base_weights.block_type(name), base_weights.shape(name)

@@ -63,7 +63,12 @@ class Contender:
     @property
     def accuracy(self) -> Accuracy:
         """Of all held-out positions."""
-        return sum(self.parts, Accuracy.none(len(self.parts[0].kept)))
+        return self.without(None)
+
+    def without(self, place: int | None) -> Accuracy:
+        """Of all parts but one."""
+        rest = (part for number, part in enumerate(self.parts) if number != place)
+        return sum(rest, Accuracy.none(len(self.parts[0].kept)))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -184,12 +189,7 @@ def difference(a: Contender, b: Contender) -> tuple[float, float]:
     """Tokens per pass of b less those of a, and its standard error by leaving batches out."""
 
     def less(without: int | None) -> float:
-        sums = [
-            sum((part for place, part in enumerate(one.parts) if place != without),
-                Accuracy.none(len(one.parts[0].kept)))
-            for one in (a, b)
-        ]  # fmt: skip
-        return sums[1].chain(CHAIN) - sums[0].chain(CHAIN)
+        return b.without(without).chain(CHAIN) - a.without(without).chain(CHAIN)
 
     count = len(a.parts)
     left = np.array([less(place) for place in range(count)])

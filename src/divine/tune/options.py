@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 from divine.errors import UsageError
 from divine.heads import Definition, HeadsDefinition, LayerDefinition
+from divine.heads.checks import ARCHITECTURES, Architecture
 from divine.heads.layer import HEAD_DIM
 from divine.sampling import check_integer, check_number
 
-Architecture = Literal["mtp", "layer"]
-ARCHITECTURES: tuple[Architecture, ...] = ("mtp", "layer")
 Form = Literal["best", "paper"]
 FORMS: tuple[Form, ...] = ("best", "paper")
 # Settings that only one of the architectures has.
