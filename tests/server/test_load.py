@@ -129,9 +129,11 @@ def test_requests_end_at_their_timeout(endless: Model, tiny: Path, stream: bool)
             assert "[DONE]" not in response.text
             last = json.loads(response.text.strip().rpartition("data: ")[2])
             assert last["error"]["code"] == "timeout"
+            assert "within 0.5 s" in last["error"]["message"]
         else:
             assert response.status_code == 504
             assert response.json()["error"]["code"] == "timeout"
+            assert "within 0.5 s" in response.json()["error"]["message"]
         until(lambda: server.model.load_now == (0, 0))
 
 

@@ -88,10 +88,10 @@ class Job:
             raise event
         return event
 
-    def expire_after(self, seconds: float) -> None:
-        """On the loop: fail with 504 if it takes longer."""
-        refusal = Refusal(504, f"the answer was not ready within {seconds:g} s", code="timeout")
-        self._timer = self.loop.call_later(seconds, self.fail, refusal)
+    def expire(self, timeout: float) -> None:
+        """On the loop: fail with 504 when so many seconds have passed since it began."""
+        left = max(0.0, timeout - (time.perf_counter() - self.began))
+        self._timer = self.loop.call_later(left, self.fail, too_late(timeout))
 
     def fail(self, error: Exception) -> None:
         """On the loop: the reader gets the error next, and the rows are free at the next pass."""
@@ -116,3 +116,8 @@ class Job:
 def started(streams: Sequence[Stream], released: Callable[[Job], None]) -> Job:
     """A job that begins now; called on the loop."""
     return Job(streams, time.perf_counter(), asyncio.get_running_loop(), released)
+
+
+def too_late(timeout: float) -> Refusal:
+    """What a request gets that has taken the time that the server was set to give."""
+    return Refusal(504, f"the answer was not ready within {timeout:g} s", code="timeout")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.api import Model, Options, Prompt, Stream
-from divine.server.jobs import Event, Job, started
+from divine.server.jobs import Event, Job, started, too_late
 from divine.server.metrics import Metrics
 from divine.server.refusals import Refusal
 from divine.server.settings import Settings
@@ -84,7 +84,7 @@ class Worker:
         job.began = began
         self._jobs.add(job)
         self._metrics.queue_depth(self.open)
-        job.expire_after(max(0.0, self._settings.timeout - (time.perf_counter() - began)))
+        job.expire(self._settings.timeout)
         if self._stopping is not None:
             job.fail(self._stopping)
         with self._condition:
@@ -105,9 +105,7 @@ class Worker:
             async with asyncio.timeout(self._settings.timeout):
                 return await asyncio.wrap_future(result)
         except TimeoutError:
-            raise Refusal(
-                504, f"the answer was not ready within {self._settings.timeout:g} s", code="timeout"
-            ) from None
+            raise too_late(self._settings.timeout) from None
         finally:
             self._pending -= 1
 
