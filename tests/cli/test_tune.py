@@ -48,6 +48,8 @@ def test_both_spellings_capture_and_go_on(
     [
         ([], "give --output FOLDER"),
         (["-o", "x", "--capture-only", "--train-only"], "exclude each other"),
+        (["-o", "x", "--no-table", "--table-entries", "9"], "exclude each other"),
+        (["-o", "x", "--table-entries", "0"], "--table-entries is 0"),
         (["-o", "x", "--prompts", "nowhere.jsonl", "--capture-only"], "nowhere.jsonl: there is no"),
         (["-o", "x", "--num-heads", "0"], "num_heads is 0"),
         (["-o", "x", "--architecture", "layer", "--rank", "8"], "--rank is for --architecture mtp"),

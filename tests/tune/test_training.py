@@ -70,7 +70,12 @@ def test_a_run_leaves_weights_log_curves_and_provenance(store: AnswerStore, tmp_
     )
     assert read.fingerprint == "synthetic"
     assert read.provenance["steps"] == 24
-    assert read.provenance["data"]["answers"] == len(store)
+    trained, _ = split(store, SETTINGS.held_out)
+    assert read.provenance["data"] | {"capture": None} == {
+        "answers": len(trained),
+        "tokens": int(store.lengths[trained].sum()),
+        "capture": None,
+    }
     assert len(read.provenance["held_out"]["acceptance"]) == 2
     log = read_log(tmp_path)
     assert [entry["step"] for entry in log][-1] == 24
@@ -142,6 +147,20 @@ def test_a_killed_run_resumes_to_the_same_weights(
     for name in expected.tensors:
         assert np.array_equal(weights.tensors[name], expected.tensors[name]), name
     assert read_log(folder) == read_log(tmp_path / "whole")
+
+
+def test_fewer_tokens_leave_what_is_measured_as_it_is(store: AnswerStore, tmp_path: Path) -> None:
+    everything, held_out = split(store, 0.1)
+    some = int(store.lengths[everything[:7]].sum())
+    for tokens, answers in ((some, 7), (some - 1, 6), (1, 1), (10**9, len(everything))):
+        chosen, measured = split(store, 0.1, tokens)
+        assert np.array_equal(chosen, everything[:answers])
+        assert np.array_equal(measured, held_out)
+    weights = run(store, tmp_path, replace(SETTINGS, tokens=some))
+    assert weights.provenance["data"]["answers"] == 7
+    assert weights.provenance["data"]["tokens"] == some
+    with pytest.raises(UsageError, match="tokens is 0"):
+        replace(SETTINGS, tokens=0)
 
 
 def test_an_interruption_saves_and_minutes_are_settled_once(

@@ -57,7 +57,11 @@ def command(
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option("--tokens", metavar="N", help="Of answers to capture; 1,000,000 of its own."),
+        typer.Option(
+            "--tokens",
+            metavar="N",
+            help="Of answers to capture, 1,000,000 of its own; with --train-only, to train on.",
+        ),
     ] = None,
     answer_tokens: Annotated[
         int | None, typer.Option("--answer-tokens", metavar="N", help="Of one answer; 256.")
@@ -157,6 +161,10 @@ def command(
     table: Annotated[
         bool, typer.Option("--table/--no-table", help="Make the n-gram table, too.")
     ] = True,
+    table_entries: Annotated[
+        int | None,
+        typer.Option("--table-entries", metavar="N", help="At most, of 7 bytes each; 400,000."),
+    ] = None,
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="Such as cpu or cuda:0.")
     ] = None,
@@ -178,6 +186,7 @@ def command(
         raise UsageError("give one MODEL, as an argument or with --base-model")
     prepare_output()
     from divine.cli.tuning import Plan, run
+    from divine.sampling import check_integer
     from divine.tune.options import HEADS_SETTINGS, LAYER_RATE, TrainSettings
 
     captured = options.given(
@@ -207,6 +216,7 @@ def command(
         rate=rate,
         stretches=stretches,
         seed=seed,
+        tokens=tokens if train_only else None,
     )
     if architecture == "layer":
         for name in HEADS_SETTINGS:
@@ -214,6 +224,10 @@ def command(
                 raise UsageError(f"--{name} is for --architecture mtp; a layer has no {name}")
         trained.setdefault("rate", LAYER_RATE)
     settings = TrainSettings(**trained)
+    if table_entries is not None:
+        if not table:
+            raise UsageError("--table-entries and --no-table exclude each other; give one of them")
+        check_integer("table_entries", table_entries, 1, None)
     run(
         Plan(
             model=named[0],
@@ -230,6 +244,7 @@ def command(
             train=not capture_only,
             settings=settings,
             table=table,
+            table_entries=table_entries,
             device=device,
             threads=threads,
         )

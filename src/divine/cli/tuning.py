@@ -42,6 +42,7 @@ class Plan:
     train: bool
     settings: TrainSettings
     table: bool
+    table_entries: int | None
     device: str | None
     threads: int | None
 
@@ -167,12 +168,13 @@ def make_table(plan: Plan, base: Base) -> None:
     from divine.heads.packaging import package
     from divine.tune.answers import AnswerStore
     from divine.tune.batches import split
-    from divine.tune.table import make_table, table_content
+    from divine.tune.table import ENTRIES, make_table, table_content
 
     store = AnswerStore(plan.answers)
-    chosen, _ = split(store, plan.settings.held_out)
+    chosen, _ = split(store, plan.settings.held_out, plan.settings.tokens)
     answers = (store[int(index)] for index in chosen)
-    table = make_table((answer.tokens, answer.prompt) for answer in answers)
+    texts = ((answer.tokens, answer.prompt) for answer in answers)
+    table = make_table(texts, entries=plan.table_entries or ENTRIES)
     path = plan.output / TABLE
     package(base.file, table_content(table), path, "sidecar")
     note(f"{path}: {len(table)} entries, {gigabytes(path.stat().st_size)}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from divine.errors import UsageError
 from divine.tune.answers import AnswerStore
 
+MEASURED = 400  # held-out answers at most
 NONE = -1  # a token that is not there: the answer has ended
 
 
@@ -127,12 +128,18 @@ def gather(
     return Batch(states, tokens)
 
 
-def split(store: AnswerStore, held_out: float, most: int = 400) -> tuple[NDArray[np.int64], ...]:
+def split(
+    store: AnswerStore, held_out: float, tokens: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices of answers for training and for measuring, by the number of their prompts.
 
-    So a folder that grows never moves an answer from one side to the other.
+    So a folder that grows never moves an answer from one side to the other. `tokens`: train on the
+    first answers of together at most so many, one at least; what is measured stays the same.
     """
     mixed = (store.numbers * 2654435761) % 2**32 / 2**32  # Knuth's multiplicative hash
     aside = mixed < held_out
-    measured = np.flatnonzero(aside)
-    return np.flatnonzero(~aside), measured[:most]
+    chosen = np.flatnonzero(~aside)
+    if tokens is not None:
+        within = np.cumsum(store.lengths[chosen], dtype=np.int64) <= tokens
+        chosen = chosen[: max(1, int(within.sum()))]
+    return chosen, np.flatnonzero(aside)[:MEASURED]

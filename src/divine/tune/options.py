@@ -29,6 +29,7 @@ class TrainSettings:
     form          "best" (what trained best in little time) or "paper"
     draft_vocab   tokens that may be drafted; 0: all
     loss          hard (the token), soft (the base's own distribution) or mixed
+    tokens        of answers to train on, the first of the folder; None: all
     stretches     of `length` positions in a batch
     steps         None: as many as fit `minutes`, or else `epochs` passes over the answers
     rate          of the matrices, at its highest; gains learn half as fast. LAYER_RATE for a layer
@@ -49,6 +50,7 @@ class TrainSettings:
     draft_vocab: int = 8192
     loss: Literal["hard", "soft", "mixed"] = "mixed"
     gamma: float = 0.9
+    tokens: int | None = None
     length: int = 16
     stretches: int = 32
     steps: int | None = None
@@ -73,8 +75,9 @@ class TrainSettings:
         lowest = {"draft_vocab": 0, "length": 1, "stretches": 1, "warmup": 0, "measurements": 1}
         for name, low in lowest.items():
             check_integer(name, getattr(self, name), low, None)
-        if self.steps is not None:
-            check_integer("steps", self.steps, 1, None)
+        for name in ("steps", "tokens"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1, None)
         if self.minutes is not None:
             check_number("minutes", self.minutes, 0.01, 1e6)
             if self.steps is not None:

@@ -57,7 +57,7 @@ def train(
             f"{store.folder} holds answers of the base with fingerprint {found}, and this base has "
             f"{fingerprint}; give the file that wrote them"
         )
-    chosen, held_out = split(store, settings.held_out)
+    chosen, held_out = split(store, settings.held_out, settings.tokens)
     counts = count_tokens(store, chosen)
     vocabulary = draft_vocabulary(counts, settings.draft_vocab, end_ids)
     everywhere = count_tokens(store, np.arange(len(store))) + counts
@@ -77,7 +77,7 @@ def train(
         definition,
         tensors,
         fingerprint,
-        _provenance(store, settings, trainer, accuracy),
+        _provenance(store, chosen, settings, trainer, accuracy),
     )
     if workers.first:
         weights.save(folder / WEIGHTS)
@@ -88,7 +88,11 @@ def train(
 
 
 def _provenance(
-    store: AnswerStore, settings: TrainSettings, trainer: Trainer, accuracy: Accuracy
+    store: AnswerStore,
+    chosen: NDArray[np.int64],
+    settings: TrainSettings,
+    trainer: Trainer,
+    accuracy: Accuracy,
 ) -> dict[str, Any]:
     """What made the weights; no times and no places, so equal runs leave equal files."""
     return {
@@ -101,8 +105,8 @@ def _provenance(
         },
         "base": store.settings.get("base"),
         "data": {
-            "answers": len(store),
-            "tokens": int(store.lengths.sum()),
+            "answers": len(chosen),
+            "tokens": int(store.lengths[chosen].sum()),
             "capture": {key: store.settings.get(key) for key in ("source", "temperature", "seed")},
         },
         "settings": {name: getattr(settings, name) for name in settings.__annotations__},
