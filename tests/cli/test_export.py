@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from divine.gguf import open_gguf
 from divine.heads import LayerDefinition, base_fingerprint
+from divine.heads.packaging import package
+from divine.tune.table import make_table, table_content
 from heads_support import FORMS, LAYERS, random_heads
 from tiny_models import split_gguf, tiny_llama
 
@@ -107,6 +110,22 @@ def test_from_one_packaging_to_another(divine, base, weights, tmp_path):
     assert divine("run", base, "hello", *ASK, "--heads", tmp_path / "base.heads.gguf").code == 0
     result = divine("export", base, tmp_path / "a.gguf", "--heads-type", "f32")
     assert_one_sentence(result, "--heads-type is for trained weights")
+
+
+def test_heads_and_a_table_in_one_file(divine, base, weights, tmp_path):
+    text = np.arange(40, dtype=np.int32) % 7
+    with open_gguf(base) as file:
+        package(file, table_content(make_table([(text, 0)])), tmp_path / "table.gguf", "sidecar")
+    output = tmp_path / "both.gguf"
+    given = (base, weights, tmp_path / "table.gguf")
+    result = divine(
+        "export", *given, "--packaging", "sidecar", "--heads-type", "q8_0", "-o", output
+    )
+    assert result.code == 0, result.err
+    found = json.loads(divine("inspect", output, "--json").out)["additions"]["tensors"]
+    assert found["divine.mtp.0.proj_up.weight"][0] == "Q8_0"
+    assert any(name.startswith("divine.table") for name in found)
+    assert divine("run", base, "hello", *ASK, "--heads", output).code == 0
 
 
 def test_a_split_base_gets_a_sidecar(divine, base, weights, tmp_path):

@@ -72,6 +72,11 @@ def command(
         return
     if not sources:
         raise UsageError("no WEIGHTS are given; what should be packed with the model?")
+    if heads_type is not None and not any(_is_trained(Path(source)) for source in sources):
+        raise UsageError(
+            f"--heads-type is for trained weights, and {', '.join(sources)} has the types of its "
+            "tensors already; leave it out"
+        )
     with open_gguf(path) as file:
         chosen: Packaging = packaging or ("sidecar" if len(file.paths) > 1 else "appended")
         content = pack.Content()
@@ -92,6 +97,10 @@ def _target(base: Path, output: str | None, ending: str) -> Path:
     return target
 
 
+def _is_trained(source: Path) -> bool:
+    return source.is_dir() or source.suffix == ".safetensors"
+
+
 def _content(source: Path, heads_type: HeadsType | None) -> Content:
     from divine.heads.packaging import additions_content, heads_content
     from divine.heads.section import open_sidecar
@@ -104,12 +113,8 @@ def _content(source: Path, heads_type: HeadsType | None) -> Content:
                 f"{source} is a folder with {len(found)} .safetensors files; give one of them"
             )
         source = found[0]
-    if source.suffix == ".safetensors":
+    if _is_trained(source):
         return heads_content(HeadWeights.load(source), heads_type or "f16")
-    if heads_type is not None:
-        raise UsageError(
-            f"--heads-type is for trained weights; {source} has its tensors' types already"
-        )
     # Stays open: its tensors are read as they are written.
     return additions_content(open_sidecar(source))
 
