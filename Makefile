@@ -61,7 +61,7 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/made $(SOURCES)
-	@echo 'building and installing divine (the native part takes a minute) ...'
+	@echo 'building and installing divine (two to four minutes, most of it the native part) ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[server]'
 	@touch $@
 

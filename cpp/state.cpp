@@ -164,6 +164,7 @@ void State::save(int start, int count, uint8_t* out) const {
 
 void State::load(const uint8_t* in, size_t bytes) {
   const size_t block = saved_bytes(kKeyBlock);
+  if (block == 0) throw std::invalid_argument("load: the program keeps nothing of a position");
   if (length_ % kKeyBlock || bytes == 0 || bytes % block)
     throw std::invalid_argument("load: expected whole blocks of 16 positions after whole blocks");
   const size_t blocks = bytes / block;

@@ -29,9 +29,9 @@ void check(const Logits& logits) {
 
 divine::sampling::Filters filters(double temperature, std::int64_t top_k, double top_p,
                                   double min_p) {
-  if (!(temperature >= 0.0) || !std::isfinite(temperature) ||
-      (temperature > 0.0 && temperature < 1e-30)) {
-    throw std::invalid_argument("temperature must be 0 or a finite number of at least 1e-30");
+  // Outside these its inverse is no normal float, and weights become NaN.
+  if (!(temperature >= 0.0) || (temperature > 0.0 && temperature < 1e-30) || temperature > 1e30) {
+    throw std::invalid_argument("temperature must be 0 or between 1e-30 and 1e30");
   }
   if (!(top_p >= 0.0) || !(min_p >= 0.0) || !(min_p <= 1.0)) {
     throw std::invalid_argument("top_p and min_p must be between 0 and 1");

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from divine.cli import prompts
 from divine.cli.conversation import Conversation
 from divine.errors import UsageError
 
@@ -50,7 +52,7 @@ def test_a_question_without_an_answer_is_dropped(tmp_path):
         ("", "cannot be read"),
         ("[1", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
-        ("\udcff", "cannot be read"),
+        ("\udcff", "is not UTF-8 at byte 0"),
         ("[]", "messages"),
         ('{"messages": 5}', "messages"),
         ('{"messages": [], "system": 5}', '"system" is not text'),
@@ -64,6 +66,12 @@ def test_files_that_are_no_conversation(tmp_path, text, words):
     path.write_text(text, errors="surrogateescape")
     with pytest.raises(UsageError, match=rf"talk\.json.*{words}"):
         Conversation.load(path)
+
+
+def test_an_endless_file(monkeypatch):
+    monkeypatch.setattr(prompts, "LIMIT", 1 << 20)
+    with pytest.raises(UsageError, match="/dev/zero is longer than 1 MiB"):
+        Conversation.load(Path("/dev/zero"))
 
 
 def test_saving_fails_whole(tmp_path):

@@ -17,6 +17,12 @@ def test_report(divine):
     assert report["versions"]["numpy"]
 
 
+def test_threads_out_of_range(divine):
+    result = divine("doctor", "-t", "-1")
+    assert (result.code, result.out) == (2, "")
+    assert "-1; allowed is an integer from 1 to 256" in result.err
+
+
 def test_lines_for_people(divine):
     lines = divine("doctor", "-t", "1").out.splitlines()
     assert any("memory roof" in line and line.endswith(" GB/s") for line in lines)

@@ -106,6 +106,12 @@ def test_files_that_cannot_be_read(tmp_path):
         prompts.read_prompt(None, None, str(tmp_path / "none"))
 
 
+def test_an_empty_argument_is_no_prompt():
+    for given in (("", None), (None, "")):
+        with pytest.raises(UsageError, match="PROMPT is empty"):
+            prompts.read_prompt(*given, None)
+
+
 def test_an_endless_file(monkeypatch):
     monkeypatch.setattr(prompts, "LIMIT", 1 << 20)
     with pytest.raises(UsageError, match="/dev/zero is longer than 1 MiB"):

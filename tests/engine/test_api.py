@@ -196,6 +196,8 @@ def test_wrong_prompts_are_refused(model):
         model.generate([-1])
     with pytest.raises(DivineError):
         model.generate([])
+    with pytest.raises(UsageError, match="raw leaves out the chat template"):
+        model.generate([{"role": "user", "content": "hello"}], raw=True)
     for prompt in (None, 5, b"hello", {"role": "user", "content": "hello"}):
         with pytest.raises(UsageError, match="allowed are a text, a list of messages"):
             model.generate(prompt)
@@ -209,12 +211,30 @@ def test_wrong_prompts_are_refused(model):
         ({"threads": 0}, "threads is 0"),
         ({"kv_type": "f32"}, 'kv_type is \'f32\'; allowed are "f16" and "q8_0"'),
         ({"backend": "tpu"}, 'backend "tpu" is unknown'),
+        ({"backend": []}, 'backend "[]" is unknown'),
+        ({"heads": 5}, "heads is 5; allowed is a path"),
+        ({"draft_model": []}, "draft_model is []; allowed is a path"),
+        ({"prefix_cache": 1.5}, "prefix_cache is 1.5; allowed is a path"),
     ],
 )
 def test_wrong_load_options_are_refused(path, options, sentence):
     with pytest.raises(UsageError) as caught:
         divine.load(path, **{"backend": "reference", **options})
     assert sentence in str(caught.value)
+
+
+def test_paths_tokens_and_texts_of_another_type_are_refused(model):
+    for path in (None, 5, b"model.gguf", []):
+        with pytest.raises(UsageError, match=r"model is .*; allowed is a path"):
+            divine.load(path)
+    for text in (None, 5, b"a", []):
+        with pytest.raises(UsageError, match="allowed is a str"):
+            model.tokenize(text)
+    for tokens in (None, 5, "abc", [None], [1.5]):
+        with pytest.raises(UsageError, match="token"):
+            model.detokenize(tokens)
+        with pytest.raises(UsageError, match="token"):
+            model.embedding(tokens)
 
 
 def test_sampling_defaults_come_from_the_file(tmp_path):

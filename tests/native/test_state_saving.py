@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divine.backends.base import SAVED_BLOCK, Rows, Want
+from divine.backends.cpu import _native
 from divine.backends.cpu.backend import CpuBackend
 from divine.backends.reference.backend import ReferenceBackend
 from divine.errors import CapacityError
@@ -112,6 +113,17 @@ def test_bytes_of_any_other_size_are_refused(executable, read, size, extra, bloc
             with pytest.raises(ValueError, match="load"):
                 new.load(data)
             assert new.length == 0
+
+
+def test_a_program_without_attention_keeps_nothing_to_load():
+    bare = _native.Executor("scalar", 1, 4, 10**6)
+    bare.add_matrix("Q8_0", 32, 256, np.asarray(_native.random_weights("Q8_0", 32, 256, 1)))
+    value = bare.add_value(256)
+    bare.embed(value, 0, 1.0)
+    bare.head(value, 0, -1, None)
+    bare.finish(32, 256)
+    with pytest.raises(ValueError, match="keeps nothing of a position"):
+        bare.new_state(16, "f16").load(np.zeros(1, np.uint8))
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))

@@ -320,8 +320,8 @@ class TestKinds:
             (b"\n <html>", "HTML"),
             (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
             (b"PK\x03\x04" + bytes(40), "zip archive"),
-            (b"\x00\x01\x02\x03", "begins with b'\\x00\\x01\\x02\\x03'"),
-            (b"GG", "begins with b'GG'"),
+            (b"\x00\x01\x02\x03", "begins with '\\x00\\x01\\x02\\x03'"),
+            (b"GG", "begins with 'GG'"),
         ],
     )
     def test_other_files(self, path, content, message):

@@ -224,9 +224,12 @@ def test_wrong_arguments_are_refused():
     for bad in (np.zeros(0, dtype=np.float32), misaligned):
         with pytest.raises(ValueError, match="logits"):
             _native.sample(bad, *neutral)
-    for temperature in (math.nan, math.inf, -1.0, 1e-40):
+    for temperature in (math.nan, math.inf, -1.0, 1e-40, 2e30, 1e300):
         with pytest.raises(ValueError, match="temperature"):
             _native.sample(row, temperature, 0, 1.0, 0.0, 0, 0, 0)
+    for temperature in (1e-30, 1e30):
+        spread = np.linspace(-50, 50, 100, dtype=np.float32)
+        assert 0 <= _native.sample(spread, temperature, 0, 0.5, 0.0, 1, 2, 3) < 100
     for top_p, min_p in ((math.nan, 0), (-1, 0), (1, -1), (1, 2), (1, math.nan)):
         with pytest.raises(ValueError, match="top_p"):
             _native.sample(row, 1.0, 0, top_p, min_p, 0, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
@@ -73,6 +74,8 @@ def load(
     Raises FormatError for a damaged file, UnsupportedError for what Divine cannot run, UsageError
     for arguments out of range, CapacityError if the memory does not suffice.
     """
+    optional = {"draft_model": draft_model, "heads": heads, "prefix_cache": prefix_cache}
+    _check_paths({"model": model, **{n: p for n, p in optional.items() if p is not None}})
     if kv_type not in ("f16", "q8_0"):
         raise UsageError(f'kv_type is {kv_type!r}; allowed are "f16" and "q8_0"')
     if threads is not None:
@@ -171,6 +174,12 @@ def _controller(
         taps=executable.tap_names,
     )
     return controller, path
+
+
+def _check_paths(paths: Mapping[str, object]) -> None:
+    for name, path in paths.items():
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"{name} is {path!r}; allowed is a path")
 
 
 def _context(asked: int | None, trained: int) -> int:

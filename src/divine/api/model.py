@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.api.answers import Completion, Stream
-from divine.api.options import Options, Prompt, encode_prompt, make_request
+from divine.api.options import Options, Prompt, encode_prompt, make_request, token_ids
 from divine.backends.base import Executable, KvType
 from divine.backends.prefixes import Prefixes
 from divine.constraints import Constraint
@@ -62,6 +62,12 @@ class Model:
             read_seconds=read_seconds,
         )
         self._closed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Model {self._file.path.name}: context {self.context}, {self.threads} threads, "
+            f"{self.level}>"
+        )
 
     @property
     def metadata(self) -> Metadata:
@@ -128,7 +134,7 @@ class Model:
         """
         if self._closed:
             raise UsageError("the model is closed")
-        return self._engine.embedding(tokens)
+        return self._engine.embedding(token_ids("token", tokens))
 
     @property
     def load_now(self) -> tuple[int, int]:
@@ -158,7 +164,7 @@ class Model:
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
         """The text of token ids; `special` shows special tokens."""
-        return self.tokenizer.decode(tokens, special=special)
+        return self.tokenizer.decode(token_ids("token", tokens), special=special)
 
     def forget(self) -> None:
         """Drop what was kept of earlier prompts, by drafters too; a prefix cache on disk stays."""

@@ -173,7 +173,9 @@ def encode_prompt(
             "messages or a list of token ids"
         )
     if len(prompt) > 0 and isinstance(prompt[0], int):
-        return _token_ids(cast("Sequence[object]", prompt))
+        return token_ids("prompt token", prompt)
+    if options.get("raw"):
+        raise UsageError("raw leaves out the chat template, which messages need; give a text")
     going_on = bool(options.get("continue_final_message"))
     return encode_chat(
         tokenizer,
@@ -201,7 +203,12 @@ def _stop_strings(stop: object) -> Sequence[str]:
     return stop
 
 
-def _token_ids(prompt: Sequence[object]) -> list[int]:
-    for index, token in enumerate(prompt):
-        check_integer(f"prompt token {index}", token, 0, None)
-    return [int(cast("int", token)) for token in prompt]
+def token_ids(what: str, tokens: object) -> list[int]:
+    """Ids of tokens, checked to be such; `what` names one of them. Raises UsageError."""
+    if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
+        kind = type(tokens).__name__
+        raise UsageError(f"the {what}s are a Python {kind}; allowed is a list of token ids")
+    ids = list(tokens)
+    for index, token in enumerate(ids):
+        check_integer(f"{what} {index}", token, 0, None)
+    return [int(token) for token in ids]

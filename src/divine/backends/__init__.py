@@ -22,7 +22,7 @@ BACKENDS = tuple(_REGISTRY)
 
 def create_backend(name: str) -> Backend:
     """The backend of that name; raises UsageError with the known names for any other."""
-    if name not in _REGISTRY:
+    if name not in BACKENDS:
         known = ", ".join(f'"{known}"' for known in BACKENDS)
         raise UsageError(f'backend "{name}" is unknown; the backends are {known}')
     module, _, attribute = _REGISTRY[name].partition(":")

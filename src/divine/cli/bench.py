@@ -20,7 +20,7 @@ def command(
     model: options.ModelArgument = None,
     more_prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="More files of --prompts.", show_default=False),
+        typer.Argument(metavar="FILE", help="More files of --prompts.", show_default=False),
     ] = None,
     model_option: options.ModelOption = None,
     shape: Annotated[

@@ -70,6 +70,7 @@ def command(
         draft_tree=draft_tree,
         accept=accept,
     )
+    options.check_sampling(arguments)
     loading = options.draft_loading(draft_model, draft_max, draft_min, heads)
     loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     prepare_output()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from divine.cli.prompts import read_text
 from divine.errors import UsageError
 
 
@@ -61,8 +62,8 @@ class Conversation:
     def load(path: Path) -> Conversation:
         """Read a saved conversation. Raises UsageError naming the file and what is wrong."""
         try:
-            document = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            document = json.loads(read_text(path, "a saved conversation"))
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} cannot be read: {_reason(error)}") from error
         if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
             raise UsageError(f'{path} is no saved conversation: it has no list "messages"')

@@ -141,7 +141,8 @@ class Dialogue:
             note("[stopped; the answer is kept as cut]")
         else:
             drawn = "seed" not in self._arguments and self._arguments.get("temperature") != 0
-            note(figures(stream.completion, None, drawn_seed=drawn))
+            limit = self._arguments.get("max_tokens")
+            note(figures(stream.completion, None, drawn_seed=drawn, max_tokens=limit))
             self._colours.legend()
 
     def _help(self, _rest: str) -> None:
@@ -189,7 +190,7 @@ class Dialogue:
 
     def _load(self, rest: str) -> None:
         self._conversation = Conversation.load(_file(rest, "/load"))
-        note(f"{len(self._conversation.turns)} messages")
+        note(f"loaded {rest}, {len(self._conversation.turns)} messages")
 
     def _quit(self, _rest: str) -> None:
         raise _Quit

@@ -27,7 +27,7 @@ def command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WEIGHTS]...",
+            metavar="WEIGHTS",
             help="What to add: trained heads (.safetensors, or a folder with one), files that "
             "have additions.",
         ),

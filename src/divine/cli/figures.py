@@ -11,10 +11,17 @@ from divine.api import Completion, DraftCounts, Statistics
 COLUMNS = 80
 
 
-def figures(completion: Completion, load_seconds: float | None, *, drawn_seed: bool) -> str:
+def figures(
+    completion: Completion,
+    load_seconds: float | None,
+    *,
+    drawn_seed: bool,
+    max_tokens: int | None = None,
+) -> str:
     """Tokens and speed, prompt and speed, load time, and the seed if it was drawn.
 
-    One or two more lines say what came of drafts, if there were any.
+    One or two more lines say what came of drafts, if there were any. `max_tokens`: what was asked
+    for, to tell it from a full context where an answer is cut.
     """
     statistics = completion.statistics
     parts = [
@@ -26,7 +33,8 @@ def figures(completion: Completion, load_seconds: float | None, *, drawn_seed: b
     if drawn_seed:
         parts.append(f"seed {completion.seed}")
     if completion.finish_reason == "length":
-        parts.append("ended at the limit of tokens or context")
+        asked = max_tokens is not None and len(completion.tokens) >= max_tokens
+        parts.append(f"cut at -n {max_tokens}" if asked else "cut: the context is full")
     return "\n".join([_line(parts), *_drafting(statistics)])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -231,6 +232,14 @@ _BIAS = re.compile(r"(\d+)(?:=|:|(?=[+-]))([+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf))
 def given(**values: Any) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def check_sampling(arguments: Mapping[str, Any]) -> None:
+    """Refuse sampling values out of range before a model is loaded. Raises UsageError."""
+    from divine.sampling import SamplingParams
+
+    fields = SamplingParams.__annotations__
+    SamplingParams(**{name: value for name, value in arguments.items() if name in fields})
 
 
 def max_tokens(value: int | None) -> int | None:

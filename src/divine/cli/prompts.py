@@ -41,6 +41,8 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
 
 
 def _read(text: str | None, file: str | None) -> str:
+    if text == "":  # such as "$UNSET" of a script
+        raise UsageError("PROMPT is empty; give a text there, -f FILE, or text on standard input")
     if text is not None and text != "-":
         return _checked_argument(text)
     if file is not None and file != "-":

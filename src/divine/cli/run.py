@@ -110,6 +110,7 @@ def command(
         accept=accept,
         constraint=options.constraint(json_schema, json_schema_file, grammar, grammar_file),
     )
+    options.check_sampling(arguments)
     loading = options.draft_loading(draft_model, draft_max, draft_min, heads)
     loading.update(options.prefix_cache(prefix_cache, prefix_cache_size))
     prepare_output()
@@ -128,7 +129,9 @@ def command(
     if json:
         print_json(figures.as_data(completion, load_s))
     else:
-        note(figures.figures(completion, load_s, drawn_seed=seed is None and temperature != 0))
+        drawn = seed is None and temperature != 0
+        limit = arguments.get("max_tokens")
+        note(figures.figures(completion, load_s, drawn_seed=drawn, max_tokens=limit))
         colours.legend()
 
 

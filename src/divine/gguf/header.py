@@ -360,4 +360,5 @@ def _not_gguf(file: str, start: bytes) -> FormatError:
     for magic, reason in _OTHER_KINDS:
         if start.lstrip().startswith(magic):
             return FormatError(f"{file} is not a GGUF file: {reason}")
-    return FormatError(f"{file} is not a GGUF file: it begins with {start[:4]!r}, not b'GGUF'")
+    found = ascii(start[:4]).removeprefix("b")
+    return FormatError(f"{file} is not a GGUF file: it begins with {found}, not 'GGUF'")

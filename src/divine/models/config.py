@@ -17,7 +17,7 @@ MAX_LAYERS = 1 << 12
 MAX_WIDTH = 1 << 20  # of the residual stream and of the feed-forward layer
 MAX_HEADS = 1 << 12
 MAX_HEAD_DIM = 1 << 12
-MAX_CONTEXT = 1 << 30  # positions are int32
+MAX_CONTEXT = 1 << 24  # what a state can hold
 MAX_VOCABULARY = 1 << 24
 
 SCALINGS = ("none", "linear", "yarn")  # of rotary embedding
@@ -163,7 +163,7 @@ def _vocabulary(metadata: Metadata, rows: int) -> int:
     """The number of tokens, with which every id that generation uses must agree."""
     vocabulary = rows
     if keys.TOKENS in metadata:
-        vocabulary = metadata.length(keys.TOKENS) or 0
+        vocabulary = metadata.length(keys.TOKENS) or len(metadata.strings(keys.TOKENS))
     if not 1 <= vocabulary <= MAX_VOCABULARY:
         raise FormatError(
             f"the vocabulary has {vocabulary} tokens; it must have 1 to {MAX_VOCABULARY}"

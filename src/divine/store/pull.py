@@ -24,7 +24,7 @@ def pull(name: str, progress: Progress = silent) -> Path:
     if hub is None:
         raise DownloadError(
             f"no model to pull is called {name!r}; known are {', '.join(CATALOGUE)} and "
-            "hf:owner/repo with an optional :quantization or :file.gguf"
+            "hf:owner/repo with an optional :quantization or :file.gguf; no addresses"
         )
     from divine.store.hub import fetch_hub  # the hub's library takes a second to import
 

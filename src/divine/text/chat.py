@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from divine.errors import UsageError
-from divine.text.messages import check_messages, check_tools, map_texts
+from divine.text.messages import Message, check_messages, check_tools, map_texts
 from divine.text.special import SpecialSplitter
 from divine.text.template import ChatTemplate
 from divine.text.tokenizer import Tokenizer, check_unicode
@@ -51,8 +51,13 @@ def encode_chat(
     def protect(value: Any, splitter: SpecialSplitter) -> Any:
         return map_texts(value, lambda text: splitter.protect(text, sentinel), "messages")
 
+    def protect_message(message: Message) -> Message:
+        role = message["role"]  # one of a few words; templates compare it
+        splitter = controls if role == "assistant" else markers
+        return {**protect(message, splitter), "role": role}
+
     rendered = template.render(
-        [protect(one, controls if one["role"] == "assistant" else markers) for one in checked],
+        [protect_message(one) for one in checked],
         tools=protect(checked_tools, markers),
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,

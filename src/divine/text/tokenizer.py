@@ -266,7 +266,9 @@ class Tokenizer:
 
 
 def check_unicode(text: str) -> None:
-    """Raise UsageError for a text with lone surrogates, which no encoding can write."""
+    """Raise UsageError for what is no text, or has lone surrogates, which no encoding can write."""
+    if not isinstance(text, str):
+        raise UsageError(f"the text is a Python {type(text).__name__}; allowed is a str")
     try:
         text.encode()
     except UnicodeEncodeError as error:

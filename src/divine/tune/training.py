@@ -6,6 +6,7 @@ end. Knows how the parts fit; the work is theirs.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -87,6 +88,15 @@ def train(
     return weights, accuracy
 
 
+def _command(arguments: Sequence[str]) -> list[str]:
+    """A command line without the folders of this machine."""
+    program = Path(arguments[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    # Path.exists() raises for what is too long to be a path.
+    is_path = os.path.exists
+    return [name, *(Path(given).name if is_path(given) else given for given in arguments[1:])]
+
+
 def _provenance(
     store: AnswerStore,
     chosen: NDArray[np.int64],
@@ -96,7 +106,7 @@ def _provenance(
 ) -> dict[str, Any]:
     """What made the weights; no times and no places, so equal runs leave equal files."""
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": _command(sys.argv),
         "versions": {
             "divine": __version__,
             "torch": torch.__version__,
