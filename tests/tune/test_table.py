@@ -40,6 +40,17 @@ def test_what_follows_most_comes_first() -> None:
     assert table.after([300]) == []
 
 
+@given(
+    st.lists(st.integers(0, 30), min_size=20, max_size=300),
+    st.lists(st.integers(0, 30), max_size=4),
+    st.integers(1, 6),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_first_few_are_the_first_of_all(text: list[int], context: list[int], most: int) -> None:
+    table = make_table([(np.array(text, np.int32), 0)])
+    assert table.after(context, most) == table.after(context)[:most]
+
+
 def test_only_tokens_from_first_on_are_learned() -> None:
     table = make_table([(np.array([40, 41, 42, 43], np.int32), 2)])
     assert table.after([41])[0][0] == 42

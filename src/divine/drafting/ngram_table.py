@@ -79,30 +79,37 @@ class NgramTable:
     def __len__(self) -> int:
         return sum(map(len, self.levels.values()))
 
-    def after(self, context: Sequence[int]) -> list[tuple[int, float]]:
+    def after(self, context: Sequence[int], most: int | None = None) -> list[tuple[int, float]]:
         """(token, probability) of continuations, the likeliest first; of the last 3 tokens.
 
-        What a longer context leaves open is shared out as the next shorter one has it.
+        What a longer context leaves open is shared out as the next shorter one has it. `most`: so
+        many at most; None: all.
         """
         found: dict[int, float] = {}
         open_ = 1.0
         for order, level in self._ordered:
             if order > len(context):
                 continue
-            key = context_key(context[-order:])
-            start = int(level.keys.searchsorted(np.uint32(key)))
+            key = np.uint32(context_key(context[-order:]))
+            start = int(level.keys.searchsorted(key))
+            end = int(level.keys.searchsorted(key, side="right"))
+            if most is not None and level is self._ordered[-1][1]:
+                # A common token has hundreds of continuations, the likeliest first; only of a
+                # longer context it must be known what all of them leave open.
+                end = min(end, start + most + len(found))
             taken = 0.0
-            while start < len(level.keys) and level.keys[start] == key:
-                token = int(self.tokens[level.next[start]])
-                share = open_ * int(level.shares[start]) / SHARES
-                if token not in found:
-                    found[token] = share
-                    taken += share
-                start += 1
+            for entry, share in zip(
+                level.next[start:end].tolist(), level.shares[start:end].tolist(), strict=True
+            ):
+                token = int(self.tokens[entry])
+                if token in found:
+                    continue
+                found[token] = open_ * share / SHARES
+                taken += found[token]
             open_ -= taken
             if open_ <= 0.02:
                 break
-        return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
 
     @classmethod
     def from_gguf(cls, file: GGUFFile, vocabulary: int) -> NgramTable | None:

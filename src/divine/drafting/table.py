@@ -42,7 +42,7 @@ class TableDrafter(FreeDrafter):
         ready = self._ready
         found = ready.get(context)
         if found is None:
-            found = ready[context] = self._table.after(context)[:_SIBLINGS]
+            found = ready[context] = self._table.after(context, _SIBLINGS)
             if len(ready) > _REMEMBERED:
                 ready.popitem(last=False)
         return found

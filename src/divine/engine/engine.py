@@ -115,10 +115,11 @@ class Engine:
             if not slices:
                 return False
             try:
+                drafting = 0.0
                 if self._speculation is not None:
-                    self._speculation.draft(slices)
+                    drafting = self._speculation.draft(slices)
                 for parts, result in self._run(slices):
-                    self._count(parts, result, self._accept(parts, result), began)
+                    self._count(parts, result, self._accept(parts, result), began, drafting)
             except BaseException:
                 for sequence in self._running:
                     sequence.rewind()
@@ -285,7 +286,12 @@ class Engine:
         return counts
 
     def _count(
-        self, slices: SequenceOf[Slice], result: PassResult, counts: list[int], began: float
+        self,
+        slices: SequenceOf[Slice],
+        result: PassResult,
+        counts: list[int],
+        began: float,
+        drafting: float,
     ) -> None:
         seconds = time.perf_counter() - began
         rows = 0
@@ -301,7 +307,7 @@ class Engine:
                 meter.prefill(seconds, result.native_seconds)
         self._scheduler.observe(rows, seconds)
         if self._speculation is not None:
-            self._speculation.observe(slices, result.native_seconds)
+            self._speculation.observe(slices, seconds - drafting)
 
     def _collect(self) -> None:
         """Take out what has ended; keep its state for prompts that begin the same."""

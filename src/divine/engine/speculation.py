@@ -42,15 +42,15 @@ class Speculation:
         )
         sequence.draft = self.controller.begin(task, request.drafters, nodes=request.draft_nodes)
 
-    def draft(self, slices: SequenceOf[Slice]) -> None:
-        """Hang trees below the slices that decode."""
+    def draft(self, slices: SequenceOf[Slice]) -> float:
+        """Hang trees below the slices that decode; the seconds that it took."""
         wanting = [
             part
             for part in slices
             if part.chooses and part.sequence.decoding and part.sequence.draft is not None
         ]
         if not wanting:
-            return
+            return 0.0
         self._drafting = [part.sequence for part in wanting]
         began = perf_counter()
         asked = [
@@ -68,6 +68,7 @@ class Speculation:
         seconds = perf_counter() - began
         for part in wanting:
             part.sequence.meter.draft_seconds += seconds
+        return seconds
 
     def cancel(self, sequence: Sequence) -> None:
         """The sequence will be ended, from any thread: drafters need not go on with it."""
@@ -94,10 +95,10 @@ class Speculation:
         if sequence.draft is not None:
             self.controller.close(sequence.draft)
 
-    def observe(self, slices: SequenceOf[Slice], native_seconds: float) -> None:
-        """What a pass cost."""
+    def observe(self, slices: SequenceOf[Slice], seconds: float) -> None:
+        """What a pass cost, with all that is done around it but drafting."""
         rows, context = _extent(slices)
-        self.controller.observe_pass(rows, context, 1e3 * native_seconds)
+        self.controller.observe_pass(rows, context, 1e3 * seconds)
 
     def plain_seconds(self, context: int) -> float:
         """What a pass of one row would have taken: an estimate."""
