@@ -306,6 +306,7 @@ HEAD_COUNT, HEAD_COUNT_KV = "llama.attention.head_count", "llama.attention.head_
         ("tokenizer.ggml.eos_token_id", 2**32 - 1, "is 4294967295; it must be an integer"),
         ("tokenizer.ggml.bos_token_id", typed("i32", -1), "is -1; it must be an integer at least"),
         ("tokenizer.ggml.tokens", typed("[string]", []), "the vocabulary has 0 tokens"),
+        ("tokenizer.ggml.tokens", "hello", "an array of strings"),
     ],
 )
 def test_contradictory_metadata_are_refused(

@@ -82,3 +82,9 @@ def test_a_token_may_hold_what_protects(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "xy"}]
     ids = encode_chat(found, ChatTemplate({"default": "{{ messages[0].content }}"}), said)
     assert ids == [found.encode(letter)[0] for letter in "xy"]
+
+
+def test_roles_stay_whole_where_their_letters_are_control_tokens(tmp_path: Path) -> None:
+    found = tokenizer(tmp_path, byte_level(["a b"], {"use": CONTROL, "r": CONTROL}))
+    template = ChatTemplate({"default": "{% if messages[0].role == 'user' %}a{% endif %}"})
+    assert encode_chat(found, template, [{"role": "user", "content": "user"}]) == found.encode("a")

@@ -23,7 +23,7 @@ from divine.errors import (
     UsageError,
 )
 from divine.heads import DRAFT_VOCAB, HeadWeights, LayerDefinition
-from divine.tune import checkpoint, pieces, trainer
+from divine.tune import checkpoint, pieces, trainer, training
 from divine.tune.answers import AnswerStore
 from divine.tune.architectures import batches_of
 from divine.tune.batches import NONE, Batches, split
@@ -147,6 +147,15 @@ def test_a_killed_run_resumes_to_the_same_weights(
     for name in expected.tensors:
         assert np.array_equal(weights.tensors[name], expected.tensors[name]), name
     assert read_log(folder) == read_log(tmp_path / "whole")
+
+
+def test_the_command_is_kept_without_the_folders_of_a_machine(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.touch()
+    given = [str(model), "-o", str(tmp_path), "--prompts", "owner/data:train", "--rate", "0.001"]
+    kept = ["tune", "model.gguf", "-o", tmp_path.name, *given[3:]]
+    assert training._command(["/usr/bin/divine", "tune", *given]) == ["divine", *kept]
+    assert training._command(["/x/divine/__main__.py", "tune", *given]) == ["divine", *kept]
 
 
 def test_fewer_tokens_leave_what_is_measured_as_it_is(store: AnswerStore, tmp_path: Path) -> None:
