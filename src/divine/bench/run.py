@@ -28,7 +28,6 @@ from divine.gguf import open_gguf
 from divine.machine import peak_rss_bytes
 from divine.models import build_program, bytes_per_token
 from divine.program import Embed, Program
-from divine.sampling import check_integer
 
 CONTEXT = 256  # committed positions under the passes of n rows
 LONG_CONTEXT = 8192
@@ -55,8 +54,6 @@ def run(
     Raises UsageError, FormatError or UnsupportedError for a target that cannot be loaded.
     """
     say = progress or (lambda _: None)
-    if threads is not None:
-        check_integer("threads", threads, 1, 256)
     say(f"loading {target} ...")
     start = time.perf_counter()
     program, weights = _load(target)

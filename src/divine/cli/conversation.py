@@ -62,7 +62,7 @@ class Conversation:
     def load(path: Path) -> Conversation:
         """Read a saved conversation. Raises UsageError naming the file and what is wrong."""
         try:
-            document = json.loads(read_text(path, "a saved conversation"))
+            document = json.loads(read_text(path, "--load"))
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} cannot be read: {_reason(error)}") from error
         if not isinstance(document, dict) or not isinstance(document.get("messages"), list):

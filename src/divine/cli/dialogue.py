@@ -15,6 +15,7 @@ from divine.cli.console import complain, note, printable, write
 from divine.cli.conversation import Conversation
 from divine.cli.drafts import DraftColours
 from divine.cli.figures import figures
+from divine.cli.options import check_sampling
 from divine.errors import CapacityError, DivineError, UsageError
 
 if TYPE_CHECKING:
@@ -198,10 +199,9 @@ class Dialogue:
 
 def _check(arguments: dict[str, Any]) -> None:
     """Raise UsageError for a value out of its range, before a question meets it."""
-    from divine.sampling import SamplingParams, check_integer
+    from divine.sampling import check_integer
 
-    sampling = SamplingParams.__annotations__.keys() & arguments.keys() & _PARAMETERS.keys()
-    SamplingParams(**{name: arguments[name] for name in sampling})
+    check_sampling(arguments)
     if "max_tokens" in arguments:
         check_integer("max_tokens", arguments["max_tokens"], 0, None)
 

@@ -38,11 +38,8 @@ def command(
 
 def _report(threads: int | None) -> dict[str, Any]:
     from divine.machine import default_threads, probe_cpu, probe_memory
-    from divine.sampling import check_integer
     from divine.store import models_folder
 
-    if threads is not None:
-        check_integer("threads", threads, 1, 256)
     cpu, memory = probe_cpu(), probe_memory()
     threads = threads or default_threads(cpu)
     return {

@@ -47,9 +47,26 @@ Context: TypeAlias = Annotated[
         help="Positions of context; the model's own by default, 8192 at most; 0: the model's own.",
     ),
 ]
+
+
+def _checked_threads(threads: int | None) -> int | None:
+    """Refused before anything is loaded, whatever the command."""
+    if threads is not None:
+        from divine.sampling import check_integer
+
+        check_integer("threads", threads, 1, 256)
+    return threads
+
+
 Threads: TypeAlias = Annotated[
     int | None,
-    typer.Option("-t", "--threads", metavar="N", help="Threads; physical cores by default."),
+    typer.Option(
+        "-t",
+        "--threads",
+        metavar="N",
+        help="Threads; physical cores by default.",
+        callback=_checked_threads,
+    ),
 ]
 KvTypeOption: TypeAlias = Annotated[
     Literal["f16", "q8_0"], typer.Option("--kv", help="Type of the key and value cache.")

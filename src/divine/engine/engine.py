@@ -115,11 +115,11 @@ class Engine:
             if not slices:
                 return False
             try:
-                drafting = 0.0
                 if self._speculation is not None:
-                    drafting = self._speculation.draft(slices)
+                    self._speculation.draft(slices)
+                drafted = time.perf_counter()
                 for parts, result in self._run(slices):
-                    self._count(parts, result, self._accept(parts, result), began, drafting)
+                    self._count(parts, result, self._accept(parts, result), began, drafted)
             except BaseException:
                 for sequence in self._running:
                     sequence.rewind()
@@ -291,9 +291,10 @@ class Engine:
         result: PassResult,
         counts: list[int],
         began: float,
-        drafting: float,
+        drafted: float,
     ) -> None:
-        seconds = time.perf_counter() - began
+        ended = time.perf_counter()
+        seconds = ended - began
         rows = 0
         for part, chosen in zip(slices, counts, strict=True):
             rows += part.rows
@@ -307,7 +308,7 @@ class Engine:
                 meter.prefill(seconds, result.native_seconds)
         self._scheduler.observe(rows, seconds)
         if self._speculation is not None:
-            self._speculation.observe(slices, seconds - drafting)
+            self._speculation.observe(slices, ended - drafted)
 
     def _collect(self) -> None:
         """Take out what has ended; keep its state for prompts that begin the same."""

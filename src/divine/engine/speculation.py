@@ -42,15 +42,15 @@ class Speculation:
         )
         sequence.draft = self.controller.begin(task, request.drafters, nodes=request.draft_nodes)
 
-    def draft(self, slices: SequenceOf[Slice]) -> float:
-        """Hang trees below the slices that decode; the seconds that it took."""
+    def draft(self, slices: SequenceOf[Slice]) -> None:
+        """Hang trees below the slices that decode."""
         wanting = [
             part
             for part in slices
             if part.chooses and part.sequence.decoding and part.sequence.draft is not None
         ]
         if not wanting:
-            return 0.0
+            return
         self._drafting = [part.sequence for part in wanting]
         began = perf_counter()
         asked = [
@@ -68,7 +68,6 @@ class Speculation:
         seconds = perf_counter() - began
         for part in wanting:
             part.sequence.meter.draft_seconds += seconds
-        return seconds
 
     def cancel(self, sequence: Sequence) -> None:
         """The sequence will be ended, from any thread: drafters need not go on with it."""
@@ -96,7 +95,7 @@ class Speculation:
             self.controller.close(sequence.draft)
 
     def observe(self, slices: SequenceOf[Slice], seconds: float) -> None:
-        """What a pass cost, with all that is done around it but drafting."""
+        """What a pass cost, from the end of drafting to what was chosen being taken in."""
         rows, context = _extent(slices)
         self.controller.observe_pass(rows, context, 1e3 * seconds)
 

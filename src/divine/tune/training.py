@@ -92,9 +92,12 @@ def _command(arguments: Sequence[str]) -> list[str]:
     """A command line without the folders of this machine."""
     program = Path(arguments[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
-    # Path.exists() raises for what is too long to be a path.
-    is_path = os.path.exists
-    return [name, *(Path(given).name if is_path(given) else given for given in arguments[1:])]
+    return [name, *map(_without_folder, arguments[1:])]
+
+
+def _without_folder(given: str) -> str:
+    is_path = os.path.exists(given)  # noqa: PTH110 - Path's raises for what is too long for one
+    return (Path(given).name or given) if is_path else given
 
 
 def _provenance(
