@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divine.drafting import Budget, DraftTask
-from divine.drafting.bridge import TAIL, TextBridge
-from divine.drafting.bridged import BridgedDrafter
-from divine.drafting.draft_model import ModelDrafter
+from divine.drafting.drafters.bridge import TAIL, TextBridge
+from divine.drafting.drafters.bridged import BridgedDrafter
+from divine.drafting.drafters.draft_model import ModelDrafter
 from divine.errors import UsageError
 from divine.gguf import TensorData, open_gguf, typed, write_gguf
 from divine.sampling import Sampler, SamplingParams

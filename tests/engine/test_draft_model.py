@@ -218,7 +218,7 @@ def test_cost_counts_what_is_missing(target: Target) -> None:
 
 
 def test_cost_has_a_prior() -> None:
-    from divine.drafting.reader import PassTimes
+    from divine.drafting.drafters.reader import PassTimes
 
     times = PassTimes({n: 30.0 + 4 * n for n in range(1, 65)})
     assert times.estimate(1) == pytest.approx(34)

@@ -10,7 +10,7 @@ import pytest
 
 import divine
 from divine.drafting.base import Budget, DraftTask
-from divine.drafting.layer import LayerSession
+from divine.drafting.drafters.layer import LayerSession
 from divine.heads import HeadWeights, LayerDefinition
 from divine.heads.packaging import Packaging
 from divine.sampling import Sampler, SamplingParams

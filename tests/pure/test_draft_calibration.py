@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from divine.drafting.calibration import Calibration, ClaimFilter, ClaimTable
+from divine.drafting.control.calibration import Calibration, ClaimFilter, ClaimTable
 
 
 def test_without_evidence_a_claim_is_believed() -> None:

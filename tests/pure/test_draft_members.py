@@ -20,7 +20,7 @@ from divine.drafting import (
     SequenceDraft,
     Walk,
 )
-from divine.drafting.selection import best_count, share_rows, worthy_levels
+from divine.drafting.control.selection import best_count, share_rows, worthy_levels
 from divine.sampling import Histories, Sampler, SamplingParams
 
 VOCABULARY = 100

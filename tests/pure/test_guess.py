@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divine.drafting import ROOT, Budget, DraftTask, DraftTree, TextDrafter
-from divine.drafting.suffixes import SuffixSession
+from divine.drafting.drafters.suffixes import SuffixSession
 from divine.sampling import Sampler, SamplingParams
 
 VOCABULARY = 5000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from suffix_reference import SuffixIndex, read_on
 
 from divine.drafting import ROOT, Budget, DraftTask, NgramDrafter, walk
-from divine.drafting.suffixes import SuffixSession
+from divine.drafting.drafters.suffixes import SuffixSession
 from divine.sampling import Sampler, SamplingParams
 
 VOCABULARY = 1000

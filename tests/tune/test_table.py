@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import divine.api
 from divine.drafting import Budget, DraftTask, NgramTable, TableDrafter
-from divine.drafting.ngram_table import VERSION_KEY, context_key, context_keys
+from divine.drafting.drafters.ngram_table import VERSION_KEY, context_key, context_keys
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import TensorData, open_gguf, typed, write_gguf
 from divine.heads.packaging import package

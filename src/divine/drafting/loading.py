@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from divine.backends import create_backend
 from divine.backends.base import Executable, KvType, WeightSource
-from divine.drafting.bridge import check_bridge
-from divine.drafting.bridged import BridgedDrafter
-from divine.drafting.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
-from divine.drafting.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
-from divine.drafting.heads import HeadsDrafter
-from divine.drafting.layer import LayerDrafter
+from divine.drafting.control.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
+from divine.drafting.drafters.bridge import check_bridge
+from divine.drafting.drafters.bridged import BridgedDrafter
+from divine.drafting.drafters.draft_model import DRAFT_MAX, WIDTH, DraftModel, ModelDrafter
+from divine.drafting.drafters.heads import HeadsDrafter
+from divine.drafting.drafters.layer import LayerDrafter
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import GGUFFile
 from divine.heads import LayerDefinition

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.drafting.ngram_table import (
+from divine.drafting.drafters.ngram_table import (
     ORDERS,
     SHARES,
     TOKENS,

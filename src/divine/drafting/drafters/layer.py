@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from divine.backends.base import COMMITTED, PassResult, State, Want
 from divine.drafting.base import DraftSession, DraftTask
-from divine.drafting.growth import Growth
-from divine.drafting.levelled import LevelDrafter, LevelSession, WantOf
+from divine.drafting.drafters.growth import Growth
+from divine.drafting.drafters.levelled import LevelDrafter, LevelSession, WantOf
 from divine.drafting.tree import ROOT
 from divine.heads.layer_program import MAX_ROWS, LayerLevels
 from divine.program.program import FINAL_TAP

@@ -8,7 +8,7 @@ and with the places that agree.
 from __future__ import annotations
 
 from divine.drafting.base import DraftTask, FreeDrafter
-from divine.drafting.suffixes import SuffixSession
+from divine.drafting.drafters.suffixes import SuffixSession
 
 
 class NgramDrafter(FreeDrafter):

@@ -8,7 +8,7 @@ need not begin where those of the answer do.
 from __future__ import annotations
 
 from divine.drafting.base import DraftTask, FreeDrafter
-from divine.drafting.suffixes import SuffixSession
+from divine.drafting.drafters.suffixes import SuffixSession
 
 # The first token of the guess is worth a match of this length, as right as any caller's guess.
 _TRUST = 4

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from divine.backends.base import Cancelled, Want
 from divine.drafting.base import Budget, DraftSession, DraftTask
-from divine.drafting.bridge import TextBridge
-from divine.drafting.draft_model import (
+from divine.drafting.drafters.bridge import TextBridge
+from divine.drafting.drafters.draft_model import (
     EXPECTED_CLAIM,
     NEWS,
     DrafterWithModel,
     DraftModel,
     DraftVocabulary,
 )
-from divine.drafting.guesses import TopGuesser
+from divine.drafting.drafters.guesses import TopGuesser
 from divine.drafting.tree import DraftTree
 from divine.sampling import Histories
 from divine.text import Tokenizer

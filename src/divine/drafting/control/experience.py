@@ -12,8 +12,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from divine.drafting.calibration import Calibration
-from divine.drafting.costs import CostTable
+from divine.drafting.control.calibration import Calibration
+from divine.drafting.control.costs import CostTable
 
 _FORMAT = "divine drafting 2"
 

@@ -10,8 +10,8 @@ import math
 
 from divine.drafting.acceptance import Walk
 from divine.drafting.base import DraftTask
-from divine.drafting.counts import DepthCounts
-from divine.drafting.member import Member
+from divine.drafting.control.counts import DepthCounts
+from divine.drafting.control.member import Member
 from divine.drafting.tree import DraftTree
 
 _RATE_FADE = 0.96  # per pass: what time is worth looks back some 25 passes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.drafting.base import Budget, DraftTask, FreeDrafter
-from divine.drafting.ngram_table import ORDERS, NgramTable
+from divine.drafting.drafters.ngram_table import ORDERS, NgramTable
 from divine.drafting.tree import ROOT, DraftTree
 from divine.sampling import Histories
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from divine.drafting.base import Budget
-from divine.drafting.guesses import Guess
+from divine.drafting.drafters.guesses import Guess
 from divine.drafting.tree import ROOT, DraftTree
 
 PASS_ROWS = 8  # of a draft pass for one level: more would cost more than a second level

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.drafting.base import Budget, Drafter, DraftSession, DraftTask
-from divine.drafting.calibration import Calibration, ClaimFilter
+from divine.drafting.control.calibration import Calibration, ClaimFilter
 from divine.drafting.tree import ROOT, DraftTree
 from divine.sampling import Histories, Sampler
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from divine.backends.base import Cancelled, Executable, KvType, Shortlist, Want
 from divine.backends.prefixes import Prefixes
 from divine.drafting.base import Budget, DraftSession, DraftTask
-from divine.drafting.growth import Growth
-from divine.drafting.guesses import guesser_for
-from divine.drafting.reader import PassTimes, Reader
+from divine.drafting.drafters.growth import Growth
+from divine.drafting.drafters.guesses import guesser_for
+from divine.drafting.drafters.reader import PassTimes, Reader
 from divine.drafting.tree import ROOT, DraftTree
 from divine.sampling import Histories
 

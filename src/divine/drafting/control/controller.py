@@ -17,18 +17,18 @@ from typing import Literal
 
 from divine.drafting.acceptance import Walk
 from divine.drafting.base import Budget, Drafter, DraftTask
-from divine.drafting.calibration import Calibration
-from divine.drafting.costs import CostCurve, CostTable
-from divine.drafting.counts import count_nodes
-from divine.drafting.member import Asking, Member, Quote, Record, Taps
-from divine.drafting.selection import (
+from divine.drafting.control.calibration import Calibration
+from divine.drafting.control.costs import CostCurve, CostTable
+from divine.drafting.control.counts import count_nodes
+from divine.drafting.control.member import Asking, Member, Quote, Record, Taps
+from divine.drafting.control.selection import (
     best_count,
     path_probabilities,
     ranked,
     share_rows,
     worthy_levels,
 )
-from divine.drafting.sequence import OpenShare, SequenceDraft
+from divine.drafting.control.sequence import OpenShare, SequenceDraft
 from divine.drafting.tree import DraftTree, merge
 from divine.sampling import Histories
 

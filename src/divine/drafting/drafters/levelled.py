@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from divine.backends.base import PassResult, Want
 from divine.drafting.base import Budget, DraftSession, DraftTask
-from divine.drafting.draft_model import DraftVocabulary
-from divine.drafting.growth import Growth
-from divine.drafting.guesses import guesser_for
-from divine.drafting.reader import PassTimes
+from divine.drafting.drafters.draft_model import DraftVocabulary
+from divine.drafting.drafters.growth import Growth
+from divine.drafting.drafters.guesses import guesser_for
+from divine.drafting.drafters.reader import PassTimes
 from divine.drafting.tree import ROOT, DraftTree
 from divine.heads.levels import OnBase
 from divine.program.program import FINAL_TAP
