@@ -80,6 +80,6 @@ def test_saving_fails_whole(tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
         talk.save(tmp_path / "none" / "talk.json")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="is a folder"):
         talk.save(tmp_path / "folder")
     assert json.loads((tmp_path / "talk.json").read_text()) == {"system": None, "messages": []}

@@ -230,10 +230,10 @@ def test_a_full_disk_keeps_the_checkpoint_before(
 ) -> None:
     checkpoint.save(tmp_path, {"step": 1})
 
-    def full(state: object, file: object) -> None:
+    def full(path: Path, data: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.torch, "save", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(CapacityError, match="checkpoint before it is kept"):
         checkpoint.save(tmp_path, {"step": 2})
     assert checkpoint.load(tmp_path) == {"step": 1}

@@ -17,6 +17,7 @@ from divine.bench.circumstances import describe_machine, today
 from divine.bench.plot import COLOURS, check_plot
 from divine.bench.prompts import BenchPrompt, load_prompts
 from divine.errors import UsageError
+from divine.files import replacing
 from divine.sampling import check_integer
 
 CHAINS, TREES = (1, 2, 3, 4, 6, 8), (4, 8, 16)
@@ -161,7 +162,7 @@ def _entry(name: str, shape: str, size: int, class_: str, of: _Sums) -> dict[str
 
 
 def plot_acceptance(result: dict[str, Any], path: Path) -> None:
-    """Write a PNG: tokens per pass by size. Raises UnsupportedError, OSError."""
+    """Write a PNG: tokens per pass by size. Raises as plot() does."""
     check_plot()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -186,6 +187,5 @@ def plot_acceptance(result: dict[str, Any], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     figure.suptitle(f"{result['model']}, {result['settings']['max_tokens']} tokens", fontsize=11)
-    partial = path.with_name(path.name + ".partial")
-    figure.savefig(partial, format="png", dpi=144)
-    partial.replace(path)
+    with replacing(path) as place:
+        figure.savefig(place, format="png", dpi=144)

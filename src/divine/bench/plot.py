@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from divine.errors import UnsupportedError
+from divine.files import replacing
 
 # Okabe and Ito's colours, told apart by everyone; the same for a drafter in both panels.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -30,7 +31,7 @@ def check_plot() -> None:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Write a PNG of what speculate() returned. Raises UnsupportedError, OSError."""
+    """Write a PNG of what speculate() returned; raises UnsupportedError, or as replacing()."""
     check_plot()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -48,9 +49,8 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
     figure.legend(
         *speed.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False
     )
-    partial = path.with_name(path.name + ".partial")
-    figure.savefig(partial, format="png", dpi=144)
-    partial.replace(path)  # whole or not at all
+    with replacing(path) as place:
+        figure.savefig(place, format="png", dpi=144)
 
 
 def _title(result: Mapping[str, Any]) -> str:

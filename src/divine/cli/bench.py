@@ -122,14 +122,10 @@ def command(
     target: str | Path = shape or options.select_model(model, model_option, None)
     prepare_output()
     from divine import bench
-    from divine.cli.report import check_writable, show
+    from divine.cli.report import check_outputs, deliver, show
 
-    if json is not None and json != "-":
-        check_writable(Path(json))  # measuring takes minutes
-    result = bench.run(target, threads=threads, progress=note)
-    if json != "-":
-        show(result)
-    _deliver(result, json)
+    check_outputs(json)
+    deliver(bench.run(target, threads=threads, progress=note), json, show)
 
 
 def _check_unused(more_prompts: list[str] | None, **values: object) -> None:
@@ -150,23 +146,14 @@ def _speculation(
 ) -> None:
     from divine import bench
     from divine.cli.progress import prompt_progress
-    from divine.cli.report import check_writable, show_speculation, unwritable
+    from divine.cli.report import check_outputs, deliver, show_speculation
 
-    for name in (json, plot):
-        if name is not None and name != "-":
-            check_writable(Path(name))
-    if plot is not None:
-        bench.check_plot()
+    check_outputs(json, plot)
     with prompt_progress() as progress:
         result = bench.speculate(path, files, settings, progress=progress, **loading)
-    if json != "-":
-        show_speculation(result)
-    _deliver(result, json)
+    deliver(result, json, show_speculation)
     if plot is not None:
-        try:
-            bench.plot(result, Path(plot))
-        except OSError as error:
-            raise unwritable(Path(plot), error) from error
+        bench.plot(result, Path(plot))
     if result["differences"]:
         raise DivineError(_different(result))
 
@@ -178,13 +165,3 @@ def _different(result: dict[str, Any]) -> str:
         f"{len(differences)} of {result['comparisons']} answers differ from plain decoding, the "
         f"first of prompt {first['id']} with draft {first['draft']} at token {first['token']}"
     )
-
-
-def _deliver(result: dict[str, Any], json: str | None) -> None:
-    from divine.cli.console import print_json
-    from divine.cli.report import write_json
-
-    if json == "-":
-        print_json(result)
-    elif json is not None:
-        write_json(Path(json), result)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from divine.cli import options
-from divine.cli.console import note, prepare_output, print_json
+from divine.cli.console import note, prepare_output
 from divine.errors import DivineError, UsageError
 
 
@@ -62,11 +61,10 @@ def command(
     )
     prepare_output()
     from divine import bench
-    from divine.cli.report import check_writable, show_serving, write_json
+    from divine.cli.report import check_outputs, deliver, show_serving
 
     settings = bench.ServingSettings(**chosen)
-    if json is not None and json != "-":
-        check_writable(Path(json))
+    check_outputs(json)
     if model.startswith(("http://", "https://")):
         if draft_model is not None:
             raise UsageError("-md is for a MODEL; a server that runs has its own")
@@ -78,12 +76,7 @@ def command(
         with bench.started(str(path), max(settings.levels), given) as (url, _):
             key = os.environ.get("DIVINE_API_KEY")
             result = bench.bench_serving(url, settings, key=key, progress=note)
-    if json == "-":
-        print_json(result)
-    else:
-        show_serving(result)
-        if json is not None:
-            write_json(Path(json), result)
+    deliver(result, json, show_serving)
     if result["differences"]:
         raise DivineError(_different(result))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from divine.cli.prompts import read_text
 from divine.errors import UsageError
+from divine.files import replacing
 
 
 @dataclass
@@ -49,14 +50,13 @@ class Conversation:
         return bool(self.turns) and self.turns[-1]["role"] == "user"
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all. Raises UsageError when it cannot be written."""
+        """Write the file whole or not at all. Raises as replacing() does."""
         document = {"system": self.system, "messages": self.turns}
-        partial = path.with_name(path.name + ".partial")
         try:
-            partial.write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
-            partial.replace(path)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path} cannot be written: {_reason(error)}") from error
+            with replacing(path) as place:
+                place.write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
+        except ValueError as error:
+            raise UsageError(f"{path} cannot be written: {error}") from error
 
     @staticmethod
     def load(path: Path) -> Conversation:

@@ -64,9 +64,8 @@ def command(
     sizes = {"chains": _sizes("chains", chains), "trees": _sizes("trees", trees)}
     prepare_output()
     from divine import bench
-    from divine.cli.console import print_json
     from divine.cli.progress import prompt_progress
-    from divine.cli.report import check_writable, unwritable, write_json
+    from divine.cli.report import check_outputs, deliver
 
     settings = bench.AcceptanceSettings(
         **options.given(
@@ -77,27 +76,15 @@ def command(
             **sizes,
         )
     )
-    for name in (json, plot):
-        if name is not None and name != "-":
-            check_writable(Path(name))
-    if plot is not None:
-        bench.check_plot()
+    check_outputs(json, plot)
     files = [Path(name) for name in prompts]
     with prompt_progress() as progress:
         result = bench.evaluate_drafts(
             path, files, settings, heads=heads, threads=threads, progress=progress
         )
-    if json == "-":
-        print_json(result)
-    else:
-        show(result)
-        if json is not None:
-            write_json(Path(json), result)
+    deliver(result, json, show)
     if plot is not None:
-        try:
-            bench.plot_acceptance(result, Path(plot))
-        except OSError as error:
-            raise unwritable(Path(plot), error) from error
+        bench.plot_acceptance(result, Path(plot))
     if result["differences"]:
         first = result["differences"][0]
         raise DivineError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from divine.cli.console import jsonable
+from divine.bench import check_plot
+from divine.cli.console import jsonable, print_json
 from divine.errors import UsageError
+from divine.files import check_replaceable, replacing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -167,30 +169,27 @@ def show_serving(result: Mapping[str, Any]) -> None:
     )
 
 
-def check_writable(path: Path) -> None:
-    """Raise UsageError when write_json(path, ...) could not write."""
-    partial = _partial(path)
-    try:
-        partial.touch()
-        partial.unlink()
-    except OSError as error:
-        raise unwritable(path, error) from error
+def check_outputs(json: str | None, plot: str | None = None) -> None:
+    """Raise UsageError when figures could not go to --json or --plot: measuring takes minutes."""
+    if json == "" or plot == "":
+        raise UsageError(f"--{'json' if json == '' else 'plot'} is empty; give a file's path")
+    if json is not None and json != "-":
+        check_replaceable(Path(json))
+    if plot is not None:
+        if Path(plot).suffix.lower() != ".png":
+            raise UsageError(f"--plot is {plot!r}; a picture is a PNG, so its name ends in .png")
+        check_plot()
+        check_replaceable(Path(plot))
 
 
-def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Write the figures whole or not at all. Raises UsageError when the file cannot be written."""
-    partial = _partial(path)
-    try:
-        partial.write_text(json.dumps(jsonable(result), indent=1, allow_nan=False) + "\n", "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
-
-
-def unwritable(path: Path, error: OSError) -> UsageError:
-    """The error for a file that cannot be written."""
-    return UsageError(f"{path} cannot be written: {error.strerror or error}")
+def deliver(
+    result: Mapping[str, Any], json: str | None, show: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Show the figures, or print them as JSON if it is to go to "-"; write the file of --json."""
+    if json == "-":
+        print_json(result)
+        return
+    show(result)
+    if json is not None:
+        with replacing(Path(json)) as place:
+            place.write_text(dumps(jsonable(result), indent=1, allow_nan=False) + "\n", "utf-8")

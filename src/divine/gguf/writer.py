@@ -7,10 +7,7 @@ tensors a model needs is the caller's business.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import secrets
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +17,8 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.errors import CapacityError, DivineError, UsageError
+from divine.errors import UsageError
+from divine.files import replacing
 from divine.gguf import keys
 from divine.gguf.header import DEFAULT_ALIGNMENT, MAX_ALIGNMENT
 from divine.gguf.reader import GGUFFile
@@ -75,12 +73,12 @@ def write_gguf(
     Raises UsageError for what cannot be written, CapacityError when the disk is full.
     """
     write = _writer(metadata, tensors, alignment, version)
-
-    def write_and_tail(file: BinaryIO) -> None:
+    with replacing(Path(path)) as place, place.open("wb") as file:
         write(file)
         tail(file)
-
-    _replace_file(Path(path), write_and_tail)
+        file.flush()
+        if place.is_file():
+            os.fsync(file.fileno())
 
 
 def copy_metadata(file: GGUFFile) -> dict[str, Typed]:
@@ -219,30 +217,3 @@ def _write_all(
             )
         file.write(raw.data)
         file.write(bytes(_padded(expected, alignment) - expected))
-
-
-def _replace_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a temporary file beside `path` and rename it; leave nothing behind on failure."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; the output must be a file")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise _write_error(path, error) from None
-
-
-def _write_error(path: Path, error: OSError) -> DivineError:
-    message = f"{path} cannot be written: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-        return CapacityError(message)
-    return UsageError(message)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.errors import DivineError, FormatError, UsageError
+from divine.files import replacing
 from divine.heads.architectures import Definition, definition_from_dict
 from divine.heads.checks import DRAFT_VOCAB, TENSOR_PREFIX
 from divine.heads.definition import HeadsDefinition, tensor_name
@@ -53,7 +52,7 @@ class HeadWeights:
         return self.tensors.get(DRAFT_VOCAB)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file, all or nothing; raises UsageError if it cannot be written."""
+        """Write a safetensors file, all or nothing; raises as files.replacing() does."""
         library = _safetensors()
         path = Path(path)
         tensors = {name: np.ascontiguousarray(data) for name, data in self.tensors.items()}
@@ -63,16 +62,9 @@ class HeadWeights:
         }
         if self.fingerprint is not None:
             metadata[_FINGERPRINT] = self.fingerprint
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        try:
-            library.numpy.save_file(tensors, temporary, metadata=metadata)
-            temporary.replace(path)
-        except Exception as error:  # noqa: BLE001 - the library's errors have no useful base class
-            reason = getattr(error, "strerror", None) or error
-            raise UsageError(f"{path} cannot be written: {reason}") from None
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        with replacing(path) as place:
+            # Not the library's own file, which nobody else may read.
+            place.write_bytes(library.numpy.save(tensors, metadata=metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HeadWeights:

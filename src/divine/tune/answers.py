@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from divine.errors import CapacityError, FormatError, UsageError
+from divine.files import replacing, write_error
 from divine.tune.shards import INDEX, mapped, records_of, recover, shard_path, shards, too_short
 
 SETTINGS = "capture.json"
@@ -196,15 +197,12 @@ class AnswerWriter:
         path = self.folder / SETTINGS
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.glob("*.index")):
-                raise FormatError(
-                    f"{self.folder} has answers and no {SETTINGS}; use another folder"
-                )
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
-            partial.replace(path)
         except OSError as error:
-            raise self._full(error) from error
+            raise write_error(self.folder, error) from error
+        if any(self.folder.glob("*.index")):
+            raise FormatError(f"{self.folder} has answers and no {SETTINGS}; use another folder")
+        with replacing(path) as place:
+            place.write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
 
     def _next_shard(self) -> None:
         self.sync()

@@ -5,30 +5,25 @@ Knows files and what torch can save; not what it means.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from divine.errors import CapacityError, FormatError
+from divine.errors import FormatError
+from divine.files import replacing
 
 NAME = "checkpoint.pt"
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the folder's checkpoint. Raises CapacityError; the earlier one then stays."""
+    """Replace the folder's checkpoint. Raises as replacing() does; the earlier one then stays."""
     path = folder / NAME
-    partial = path.with_suffix(".partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save(state, file)
-        partial.replace(path)
-    except (OSError, RuntimeError) as error:  # torch wraps what the disk says
-        partial.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise CapacityError(
-            f"{path} cannot be written: {reason}; the checkpoint before it is kept"
-        ) from error
+    data = io.BytesIO()
+    torch.save(state, data)  # into a file it would wrap what the disk says
+    with replacing(path, kept="the checkpoint before it is kept") as place:
+        place.write_bytes(data.getbuffer())
 
 
 def load(folder: Path) -> dict[str, Any] | None:

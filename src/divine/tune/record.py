@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from divine.files import replacing
+
 LOG = "log.jsonl"
 CURVES = "curves.png"
 
@@ -105,7 +107,6 @@ def draw(folder: Path, entries: list[dict[str, Any]], title: str) -> Path | None
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=11)
     path = folder / CURVES
-    partial = path.with_suffix(".partial")
-    figure.savefig(partial, format="png", dpi=120)
-    partial.replace(path)
+    with replacing(path) as place:
+        figure.savefig(place, format="png", dpi=120)
     return path

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from divine.drafting.control.calibration import Calibration
 from divine.drafting.control.costs import CostTable
+from divine.errors import DivineError
+from divine.files import replacing
 
 _FORMAT = "divine drafting 2"
 
@@ -24,17 +24,11 @@ def save_experience(path: Path, costs: CostTable, calibration: Calibration) -> N
     if learned is None:
         return
     data = {"format": _FORMAT, "costs": learned, "claims": calibration.data()}
-    temporary = None
-    try:
+    # A full disk or a folder of someone else: the next start learns anew.
+    with contextlib.suppress(OSError, DivineError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file)
-        Path(temporary).replace(path)
-    except OSError:  # a full disk or a folder of someone else: the next start learns anew
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+        with replacing(path) as place:
+            place.write_text(json.dumps(data), "utf-8")
 
 
 def load_experience(path: Path, costs: CostTable, calibration: Calibration) -> bool:
