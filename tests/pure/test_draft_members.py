@@ -131,6 +131,37 @@ def test_any_call_may_fail(method: str) -> None:
     assert draft.members[0].session is None
 
 
+class Unsayable(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(Unsayable(), "Unsayable$"), (KeyError("a\nb"), "KeyError: 'a"),
+                        (ValueError("one\ntwo"), "ValueError: one$")],
+)  # fmt: skip
+def test_a_warning_is_one_line_whatever_was_raised(error: Exception, said: str) -> None:
+    def fail(budget: Budget) -> DraftTree:
+        raise error
+
+    controller, draft = begun(Scripted(fail))
+    with pytest.warns(RuntimeWarning, match=said):
+        step(controller, draft)
+
+
+def test_the_first_fault_is_told_and_a_session_must_be_given() -> None:
+    drafter = Scripted(lambda budget: chain(7))
+    drafter.begin = lambda task: object()  # type: ignore[method-assign,assignment,return-value]
+    controller, draft = begun(drafter)
+    with pytest.warns(RuntimeWarning, match="no attribute 'propose'"):
+        step(controller, draft)
+    drafter.begin = lambda task: None  # type: ignore[method-assign,assignment,return-value]
+    with pytest.warns(RuntimeWarning, match="gave no session"):
+        begun(drafter)
+
+
 @pytest.mark.parametrize("cost", [float("nan"), -1.0])
 def test_an_impossible_price_is_a_fault(cost: float) -> None:
     drafter = Scripted(lambda budget: chain(7))

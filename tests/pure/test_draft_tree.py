@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from divine.drafting import ROOT, DraftTree, merge, walk
@@ -45,6 +46,16 @@ def test_keep_renumbers_parents() -> None:
         (lambda t: t.claims.__setitem__(0, float("nan")), "claims nan"),
         (lambda t: t.claims.pop(), "differ in length"),
         (lambda t: t.add(5, ROOT, 0.1), "repeats token 5"),
+        (lambda t: t.tokens.__setitem__(1, 6.0), "node 1 is 6.0 below 0"),
+        (lambda t: t.tokens.__setitem__(1, True), "node 1 is True below 0"),
+        (lambda t: t.parents.__setitem__(1, 0.0), "node 1 is 6 below 0.0"),
+        (lambda t: t.sources.__setitem__(0, None), "from None; all must be int"),
+        (lambda t: setattr(t, "draws", [None]), "differ in length"),
+        (lambda t: setattr(t, "draws", [None, 0.5]), r"from float; \[8\] is needed"),
+        (lambda t: setattr(t, "draws", [np.ones(7) / 7, None]), r"from \(7,\); \[8\] is needed"),
+        (lambda t: setattr(t, "draws", [np.ones(8), None]), "no distribution"),
+        (lambda t: setattr(t, "draws", [np.full(8, np.nan), None]), "no distribution"),
+        (lambda t: setattr(t, "draws", [np.eye(8)[1], None]), "token 5, which"),
     ],
 )
 def test_ill_formed_trees_are_refused(change: object, message: str) -> None:

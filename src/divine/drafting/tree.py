@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+_ROUNDING = 1e-3  # of the sum of a distribution
 ROOT = -1  # as a parent: the last token known, which is no node
 
 
@@ -89,9 +90,13 @@ class DraftTree:
         if len(sizes) != 1:
             raise ValueError("the lists of a draft tree differ in length")
         seen = set()
-        for node, (token, parent, claim) in enumerate(
-            zip(self.tokens, self.parents, self.claims, strict=True)
+        for node, (token, parent, claim, source) in enumerate(
+            zip(self.tokens, self.parents, self.claims, self.sources, strict=True)
         ):
+            if not type(token) is type(parent) is type(source) is int:  # no bool, no 1.0
+                raise ValueError(
+                    f"node {node} is {token!r} below {parent!r} from {source!r}; all must be int"
+                )
             if not 0 <= token < vocabulary:
                 raise ValueError(f"node {node} has token {token}, outside 0 to {vocabulary - 1}")
             if not ROOT <= parent < node:
@@ -101,6 +106,20 @@ class DraftTree:
             if (parent, token) in seen:
                 raise ValueError(f"node {node} repeats token {token} of a sibling")
             seen.add((parent, token))
+        for node, drawn_from in enumerate(self.draws or ()):
+            if drawn_from is not None:
+                _check_draw(node, self.tokens[node], drawn_from, vocabulary)
+
+
+def _check_draw(node: int, token: int, drawn_from: object, vocabulary: int) -> None:
+    """Raise ValueError unless the node can have been drawn from this distribution."""
+    if not isinstance(drawn_from, np.ndarray) or drawn_from.shape != (vocabulary,):
+        shape = getattr(drawn_from, "shape", type(drawn_from).__name__)
+        raise ValueError(f"node {node} was drawn from {shape}; [{vocabulary}] is needed")
+    if not (drawn_from >= 0).all() or not abs(float(drawn_from.sum()) - 1) < _ROUNDING:
+        raise ValueError(f"node {node} was drawn from what is no distribution")
+    if not drawn_from[token] > 0:
+        raise ValueError(f"node {node} holds token {token}, which its distribution never draws")
 
 
 def merge(trees: Sequence[DraftTree]) -> DraftTree:

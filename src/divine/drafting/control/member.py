@@ -6,6 +6,7 @@ bring and take, how long it has been asleep. Decides nothing about rows.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -103,6 +104,8 @@ class Member:
                 self.taps = ()
                 raise ValueError(f"it asks for the tap {unknown[0]!r}, which there is not")
             self.session = drafter.begin(task)
+            if self.session is None:
+                raise ValueError("begin() gave no session")
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the text goes on
             self._fail(error)
 
@@ -268,13 +271,16 @@ class Member:
             parent = ROOT if right is None else right
 
     def _fail(self, error: Exception) -> None:
+        self._warn(error)  # first, so that a fault in closing does not hide it
         self.close()
-        self._warn(error)
 
     def _warn(self, error: Exception) -> None:
         if not self._record.warned:
             self._record.warned = True
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            reason = type(error).__name__
+            with contextlib.suppress(Exception):  # whatever its text is made by
+                said = str(error).strip().partition("\n")[0]
+                reason += f": {said}" if said else ""
             warnings.warn(
                 f"drafter {self.name!r} failed and is left out: {reason}",
                 RuntimeWarning,
