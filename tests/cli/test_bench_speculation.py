@@ -6,11 +6,10 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from divine.api import Completion, Model, Statistics
+from divine.api import Completion, DraftCounts, Model, Statistics
 from divine.bench.prompts import BenchPrompt, load_prompts
 from divine.bench.speculation import _Pair, _variants, report
 from divine.errors import UsageError
@@ -110,15 +109,14 @@ def completion(tokens: list[int], seconds: float, passes: int, **drafts: object)
         draft_seconds=0.15 * seconds,
         verify_seconds=0.8 * seconds,
         drafts=drafts,
+        nodes=sum(drafts.values(), DraftCounts.of(())),
     )
     return Completion("", tokens, 10, "length", 0, statistics)
 
 
-def counts(accepted: list[int], rejected: list[int], unreached: list[int]) -> SimpleNamespace:
+def counts(accepted: list[int], rejected: list[int], unreached: list[int]) -> DraftCounts:
     drafted = [sum(parts) for parts in zip(accepted, rejected, unreached, strict=True)]
-    return SimpleNamespace(
-        drafted=drafted, accepted=accepted, rejected=rejected, unreached=unreached
-    )
+    return DraftCounts(*map(tuple, (drafted, accepted, rejected, unreached)))
 
 
 def pair(id_: str, plain_seconds: float, seconds: float, **drafts: object) -> _Pair:
@@ -149,7 +147,7 @@ def test_medians_over_prompts_and_sums_of_counts():
     assert entry["end_to_end_ratio"] == 1.5
     assert entry["acceptance"] == [0.75, 0.5]  # 6 of 8, 1 of 2
     assert entry["drafts"]["ngram"] == {
-        "drafted": [6, 4], "accepted": [4, 1], "rejected": [2, 1], "unreached": [0, 2]
+        "drafted": (6, 4), "accepted": (4, 1), "rejected": (2, 1), "unreached": (0, 2)
     }  # fmt: skip
     assert [row["id"] for row in result["by_prompt"]] == ["a", "b", "c"]
     assert [row["ratio"] for row in result["by_prompt"]] == [2.0, 4.0, 1.0]
@@ -299,8 +297,8 @@ def test_an_interruption_leaves_nothing_half(divine, tiny, tmp_path, prompts, mo
         (["--draft", "text"], ["draft_text"]),
         (["-n", "1"], ["-n is 1"]),
         (["--rounds", "0"], ["rounds is 0"]),
-        (["--temp", "-1"], ["temperature is -1"]),
-        (["--draft-tree", "0"], ["draft_tree is 0"]),
+        (["--temp", "-1"], ["--temp is -1"]),
+        (["--draft-tree", "0"], ["--draft-tree is 0"]),
         (["--shape", "llama-3.1-8b:Q4_K_M"], ["--shape"]),
         (["--json", "/none/f.json"], ["/none/f.json"]),
         (["--plot", "/none/f.png"], ["/none/f.png"]),

@@ -87,7 +87,7 @@ def test_commands(chat, tmp_path):
         ("/params temp=500", "temperature is 500.0"),
         ("/params max_tokens=-5", "max_tokens is -5"),
         ("/load", "needs the name of a file"),
-        ("/load /none/talk.json", "/none/talk.json: no such file"),
+        ("/load /none/talk.json", "/none/talk.json (--load): no such file"),
         ("/save /none/talk.json", "/none/talk.json cannot be written"),
         ("x" * 30_000, "/clear starts afresh"),
     ],

@@ -39,15 +39,23 @@ def test_without_drafts_there_is_one_line():
     expected = "[101 tokens, 20.0 tok/s | prompt 30 tokens, 100.0 tok/s | loaded in 1.50 s]"
     assert figures(completion(), 1.5, drawn_seed=False) == expected
     nothing_ran = completion(ngram=counts(), text=counts((0, 0), (0, 0)))
-    assert figures(nothing_ran, 1.5, drawn_seed=False) == expected
+    assert figures(nothing_ran, 1.5, drawn_seed=False).splitlines() == [
+        expected,
+        "[40 passes, 2.50 tokens each | nothing drafted: it would not have paid]",
+    ]
 
 
 def test_drafts_have_lines_of_their_own():
     ngram, text = counts((3, 1), (2, 1), (0, 0)), counts()
-    lines = figures(completion(ngram=ngram, text=text), None, drawn_seed=True).splitlines()
+    lines = figures(completion(ngram=ngram), None, drawn_seed=True).splitlines()
     assert lines == [
         "[101 tokens, 20.0 tok/s | prompt 30 tokens, 100.0 tok/s | seed 7]",
         "[40 passes, 2.50 tokens each | about 1.8x plain (estimate) | ngram 3/4 2/3]",
+    ]
+    one_idle = figures(completion(ngram=ngram, text=text), None, drawn_seed=True).splitlines()
+    assert one_idle[1:] == [
+        "[40 passes, 2.50 tokens each | about 1.8x plain (estimate)]",
+        "[ngram 3/4 2/3 | not used: text]",
     ]
     both = completion(ngram=ngram, model=counts((5, 0), (0, 5)))
     assert figures(both, None, drawn_seed=True).splitlines()[1:] == [

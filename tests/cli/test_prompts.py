@@ -73,7 +73,7 @@ def test_a_file_follows_the_prompt(tmp_path, monkeypatch):
 def test_not_utf8(tmp_path, data, at):
     path = tmp_path / "prompt.txt"
     path.write_bytes(data)
-    with pytest.raises(UsageError, match=rf"prompt\.txt is not UTF-8 at byte {at}$"):
+    with pytest.raises(UsageError, match=rf"prompt\.txt \(-f\) is not UTF-8 at byte {at}$"):
         prompts.read_prompt(None, None, str(path))
 
 

@@ -51,7 +51,7 @@ def test_both_spellings_capture_and_go_on(
         (["-o", "x", "--no-table", "--table-entries", "9"], "exclude each other"),
         (["-o", "x", "--table-entries", "0"], "--table-entries is 0"),
         (["-o", "x", "--prompts", "nowhere.jsonl", "--capture-only"], "nowhere.jsonl: there is no"),
-        (["-o", "x", "--num-heads", "0"], "num_heads is 0"),
+        (["-o", "x", "--num-heads", "0"], "--num-heads is 0"),
         (["-o", "x", "--architecture", "layer", "--rank", "8"], "--rank is for --architecture mtp"),
         (["-o", "x", "--ffn", "64"], "ffn is a setting of the architecture layer only"),
         (["-o", "x", "--steps", "5", "--minutes", "3"], "both given"),

@@ -164,7 +164,10 @@ def test_drafts_never_change_an_answer(seed, skill, nodes, sequences, params, lo
         figures = sequence.statistics
         drafted_once = sum(origin > 0 for origin in sequence.origins)
         assert figures.tokens == 1 + figures.passes + drafted_once
-        for counts in figures.drafts.values():
+        # What both had guessed counts once among all nodes, and for each of them.
+        assert sum(figures.nodes.accepted) - figures.cut == drafted_once
+        assert accepted(figures) >= sum(figures.nodes.accepted)
+        for counts in (figures.nodes, *figures.drafts.values()):
             for drafted, *fates in zip(
                 counts.drafted, counts.accepted, counts.rejected, counts.unreached, strict=True
             ):

@@ -139,7 +139,9 @@ def _choose_drafters(
         if clean == "text" and not has_guess:
             raise UsageError('draft "text" needs the guess itself: give it as draft_text')
         if clean == "forced" and not constrained:
-            raise UsageError('draft "forced" needs a constraint, which says what is forced')
+            raise UsageError(
+                'draft "forced" needs a constraint, such as a JSON schema or a grammar'
+            )
         chosen[clean] = None
     return tuple(chosen)
 
@@ -147,11 +149,15 @@ def _choose_drafters(
 def _unknown_drafter(name: object, drafters: Iterable[str]) -> str:
     if name == "mtp":
         return (
-            'draft "mtp" needs drafting heads: give a file that has them, or heads when the model '
-            "is loaded"
+            'draft "mtp" needs drafting heads: a model file that has them, or a file of heads '
+            "beside it"
+        )
+    if name == "table":
+        return (
+            'draft "table" needs a table: a model file that has one, or a file beside it'
         )
     if name == "model":
-        return 'draft "model" needs a draft model: give its file when the model is loaded'
+        return 'draft "model" needs a draft model: give its file with the model'
     known = ", ".join(n for n in drafters if ":" not in n)
     return f"draft names {name!r}; allowed are none, auto, synthetic:P, or some of {known}"
 

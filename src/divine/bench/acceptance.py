@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from divine.api import DraftCounts, Model, Options, load
+from divine.api import DraftCounts, Model, Options, Statistics, load
 from divine.bench.circumstances import describe_machine, today
 from divine.bench.plot import COLOURS, check_plot
 from divine.bench.prompts import BenchPrompt, load_prompts
@@ -55,24 +55,14 @@ class _Sums:
     choices: float = 0.0
     passes: int = 0
     prompts: int = 0
-    accepted: list[int] = field(default_factory=list)  # by depth
-    judged: list[int] = field(default_factory=list)
+    nodes: DraftCounts = field(default_factory=lambda: DraftCounts.of(()))
 
-    def add(
-        self, tokens_per_pass: float | None, passes: int, counts: Iterable[DraftCounts]
-    ) -> None:
+    def add(self, answer: Statistics) -> None:
         """One more answer."""
         self.prompts += 1
-        self.passes += passes
-        self.choices += (tokens_per_pass or 0.0) * passes
-        for of_drafter in counts:
-            pairs = zip(of_drafter.accepted, of_drafter.rejected, strict=True)
-            for depth, (yes, no) in enumerate(pairs):
-                if depth == len(self.accepted):
-                    self.accepted.append(0)
-                    self.judged.append(0)
-                self.accepted[depth] += yes
-                self.judged[depth] += yes + no
+        self.passes += answer.passes
+        self.choices += (answer.tokens_per_pass or 0.0) * answer.passes
+        self.nodes += answer.nodes
 
 
 def evaluate_drafts(
@@ -105,10 +95,9 @@ def evaluate_drafts(
                     answer = model.generate(prompt.text, **_options(settings, draft, size))
                     if answer.tokens != plain.tokens:
                         differences.append({"id": prompt.id, "draft": draft, "size": size})
-                    figures = answer.statistics
                     for class_ in (prompt.class_, EVERY_CLASS):
                         of = sums.setdefault((name, shape, size, class_), _Sums())
-                        of.add(figures.tokens_per_pass, figures.passes, figures.drafts.values())
+                        of.add(answer.statistics)
         return {
             "date": today(),
             "machine": describe_machine(model.level, model.threads),
@@ -146,10 +135,6 @@ def _options(settings: AcceptanceSettings, draft: str, size: int | None) -> Opti
 
 
 def _entry(name: str, shape: str, size: int, class_: str, of: _Sums) -> dict[str, Any]:
-    shares = [
-        round(yes / all_, 4) if all_ else None
-        for yes, all_ in zip(of.accepted, of.judged, strict=True)
-    ]
     return {
         "draft": name,
         "shape": shape,
@@ -157,7 +142,7 @@ def _entry(name: str, shape: str, size: int, class_: str, of: _Sums) -> dict[str
         "class": class_,
         "prompts": of.prompts,
         "tokens_per_pass": round(of.choices / of.passes, 4) if of.passes else None,
-        "acceptance": shares,
+        "acceptance": [None if share is None else round(share, 4) for share in of.nodes.acceptance],
     }
 
 

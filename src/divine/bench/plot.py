@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from divine.api import DraftCounts
 from divine.errors import UnsupportedError
 from divine.files import replacing
 
@@ -18,7 +19,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 _MARKERS = "osD^vPX*"
 _INK, _PALE = "#333333", "#DDDDDD"
 _GROUP = 0.8  # of the distance between classes that their bars fill
-_DEEPEST = 16  # deeper nodes are few, and their shares scatter
+_FEWEST = 10  # nodes: shares of fewer scatter
 
 
 def check_plot() -> None:
@@ -106,19 +107,13 @@ def _acceptance(axes: Any, entries: Sequence[Mapping[str, Any]], drafts: Sequenc
 
 
 def _by_depth(entries: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Depth, from 1, -> accepted share over all drafters and classes."""
-    accepted: dict[int, int] = {}
-    judged: dict[int, int] = {}
-    for entry in entries:
-        for counts in entry["drafts"].values():
-            pairs = zip(counts["accepted"], counts["rejected"], strict=True)
-            for depth, (yes, no) in enumerate(pairs, 1):
-                accepted[depth] = accepted.get(depth, 0) + yes
-                judged[depth] = judged.get(depth, 0) + yes + no
+    """Depth, from 1, -> accepted share over all classes, where enough nodes were judged."""
+    nodes = sum((DraftCounts(**entry["nodes"]) for entry in entries), DraftCounts.of(()))
+    judged = map(sum, zip(nodes.accepted, nodes.rejected, strict=True))
     return {
-        depth: accepted[depth] / total
-        for depth, total in judged.items()
-        if total and depth <= _DEEPEST
+        depth: share
+        for depth, (share, count) in enumerate(zip(nodes.acceptance, judged, strict=True), 1)
+        if share is not None and count >= _FEWEST
     }
 
 

@@ -12,7 +12,7 @@ import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,6 +131,8 @@ def _check(
         for draft in _variants(prompt, choices, 0):
             try:
                 _generate(model, prompt, draft, settings, 0)
+            except UsageError:  # of the settings, not of the prompt
+                raise
             except DivineError as error:
                 raise type(error)(f"prompt {prompt.id}: {error}") from error
     for draft in _variants(prompts[0], choices, 0):
@@ -257,31 +259,16 @@ def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def _acceptance(pairs: Iterable[_Pair]) -> dict[str, Any]:
-    """Acceptance by depth over all drafters, and the counts of each."""
-    counts: dict[str, dict[str, list[int]]] = {}
+    """Acceptance by depth, what became of all nodes, and of each drafter's."""
+    nodes = DraftCounts.of(())
+    drafts: dict[str, DraftCounts] = {}
     for pair in pairs:
-        for name, of_pair in pair.drafted.statistics.drafts.items():
-            _add(counts.setdefault(name, {}), of_pair)
-    total: dict[str, list[int]] = {"accepted": [], "rejected": []}
-    for of_drafter in counts.values():
-        for name, sums in total.items():
-            _add_up(sums, of_drafter[name])
-    judged = [a + r for a, r in zip(total["accepted"], total["rejected"], strict=True)]
-    acceptance = [
-        round(accepted / all_, 4) if all_ else None
-        for accepted, all_ in zip(total["accepted"], judged, strict=True)
-    ]
-    return {"acceptance": acceptance, "drafts": counts}
-
-
-def _add(sums: dict[str, list[int]], counts: DraftCounts) -> None:
-    _add_up(sums.setdefault("drafted", []), counts.drafted)
-    _add_up(sums.setdefault("accepted", []), counts.accepted)
-    _add_up(sums.setdefault("rejected", []), counts.rejected)
-    _add_up(sums.setdefault("unreached", []), counts.unreached)
-
-
-def _add_up(sums: list[int], more: Sequence[int]) -> None:
-    sums.extend([0] * (len(more) - len(sums)))
-    for depth, count in enumerate(more):
-        sums[depth] += count
+        statistics = pair.drafted.statistics
+        nodes += statistics.nodes
+        for name, counts in statistics.drafts.items():
+            drafts[name] = drafts.get(name, DraftCounts.of(())) + counts
+    return {
+        "acceptance": [None if share is None else round(share, 4) for share in nodes.acceptance],
+        "nodes": asdict(nodes),
+        "drafts": {name: asdict(counts) for name, counts in drafts.items()},
+    }

@@ -14,6 +14,8 @@ import typer
 from divine.cli import options
 from divine.cli.console import note, prepare_output
 
+EPILOG = options.FIGURES
+
 
 def command(
     model: options.ModelArgument = None,

@@ -14,7 +14,11 @@ from typing import TextIO
 from divine.api import Chunk
 from divine.cli.console import note, write
 
-_HUES = ("32", "36", "35", "34", "31", "33")  # readable on light and on dark
+# Readable on light and on dark.
+_HUES = {
+    "ngram": "32", "text": "36", "table": "33", "mtp": "35", "model": "34", "forced": "31",
+}  # fmt: skip
+_OTHER = "32"  # of drafters for experiments
 _AGREED = ";4"  # underlined: several drafters had proposed it
 
 
@@ -23,9 +27,9 @@ class DraftColours:
 
     def __init__(self, *, wanted: bool = True) -> None:
         self._coloured = wanted and _takes_colours(sys.stdout)
-        self._hues: dict[str, str] = {}  # drafter -> colour, in the order met
-        self._met: dict[tuple[str, ...], None] = {}
-        self._explained = 0  # of those met
+        self._met: dict[str, None] = {}  # drafters whose colour was used, in the order met
+        self._agreed = False  # a token with several drafters was met
+        self._explained: tuple[int, bool] = (0, False)  # of these
 
     def write(self, chunk: Chunk) -> None:
         """The chunk's text to standard output."""
@@ -37,24 +41,24 @@ class DraftColours:
 
     def legend(self) -> None:
         """Say on standard error what the colours mean, if there are new ones."""
-        if len(self._met) == self._explained:
+        known = (len(self._met), self._agreed)
+        if known == self._explained:
             return
-        self._explained = len(self._met)
+        self._explained = known
         coloured = _takes_colours(sys.stderr)
-        names = []
-        for drafters in self._met:
-            name = "+".join(drafters)
-            names.append(f"\x1b[{self._style(drafters)}m{name}\x1b[0m" if coloured else name)
-        note("[drafted by " + ", ".join(names) + "; the rest by nobody]")
+        names = [
+            f"\x1b[{self._style([name])}m{name}\x1b[0m" if coloured else name for name in self._met
+        ]
+        agreed = ", underlined if others had guessed it, too" if self._agreed else ""
+        note(f"[drafted by {', '.join(names)}{agreed}; the rest by nobody]")
 
     def _style(self, drafters: Sequence[str]) -> str:
         """Parameters of the escape sequence; "" for tokens that nobody had drafted."""
         if not drafters:
             return ""
-        self._met.setdefault(tuple(drafters))
-        for name in drafters:
-            self._hues.setdefault(name, _HUES[len(self._hues) % len(_HUES)])
-        return self._hues[drafters[0]] + (_AGREED if len(drafters) > 1 else "")
+        self._met.setdefault(drafters[0])
+        self._agreed = self._agreed or len(drafters) > 1
+        return _HUES.get(drafters[0], _OTHER) + (_AGREED if len(drafters) > 1 else "")
 
 
 def _takes_colours(stream: TextIO | None) -> bool:

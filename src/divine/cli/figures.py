@@ -25,8 +25,8 @@ def figures(
     """
     statistics = completion.statistics
     parts = [
-        f"{len(completion.tokens)} tokens{_rate(statistics.decode_tok_s)}",
-        f"prompt {completion.prompt_tokens} tokens{_rate(statistics.prefill_tok_s)}",
+        f"{_tokens(len(completion.tokens))}{_rate(statistics.decode_tok_s)}",
+        f"prompt {_tokens(completion.prompt_tokens)}{_rate(statistics.prefill_tok_s)}",
     ]
     if load_seconds is not None:
         parts.append(f"loaded in {load_seconds:.2f} s")
@@ -42,25 +42,33 @@ def _line(parts: list[str]) -> str:
     return "[" + " | ".join(parts) + "]"
 
 
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
 def _rate(tok_s: float | None) -> str:
     return f", {tok_s:.1f} tok/s" if tok_s else ""
 
 
 def _drafting(statistics: Statistics) -> list[str]:
-    """Passes, speed-up, and accepted/judged by drafter and depth; [] if no draft was judged."""
-    accepted = _accepted(statistics.drafts)
-    if not accepted or not statistics.tokens_per_pass:
+    """Passes, speed-up, and accepted/judged by drafter and depth; [] if nobody was to draft."""
+    if not statistics.drafts or not statistics.tokens_per_pass:
         return []
+    accepted = _accepted(statistics.drafts)
     parts = [f"{statistics.passes} passes, {statistics.tokens_per_pass:.2f} tokens each"]
+    if not accepted:
+        return [_line([*parts, "nothing drafted: it would not have paid"])]
     if statistics.speedup:
         parts.append(f"about {statistics.speedup:.1f}x plain (estimate)")
+    idle = [name for name in statistics.drafts if name not in accepted]
+    rest = [f"not used: {', '.join(idle)}"] if idle else []
     most = max(map(len, accepted.values()))
-    line = _line([*parts, *_shares(accepted, most)])
+    line = _line([*parts, *_shares(accepted, most), *rest])
     if len(line) <= COLUMNS:
         return [line]
-    lines = (_line(_shares(accepted, depth)) for depth in range(most, 0, -1))
-    fitting = next((line for line in lines if len(line) <= COLUMNS), _line(_shares(accepted, 1)))
-    return [_line(parts), fitting]
+    lines = (_line([*_shares(accepted, depth), *rest]) for depth in range(most, 0, -1))
+    shortest = _line([*_shares(accepted, 1), *rest])
+    return [_line(parts), next((line for line in lines if len(line) <= COLUMNS), shortest)]
 
 
 def _shares(accepted: Mapping[str, list[str]], depth: int) -> list[str]:

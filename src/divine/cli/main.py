@@ -41,6 +41,7 @@ COMMANDS = {
     "doctor": ("divine.cli.doctor", "Show what this computer offers, for bug reports."),
 }
 INTERRUPTED = 130
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def execute(arguments: list[str]) -> int:
@@ -148,7 +149,10 @@ def _one(name: str) -> typer.Typer:
     """The called command alone: a group above it would cost each call 0.1 s."""
     app = _empty()
     module = importlib.import_module(COMMANDS[name][0])
-    app.command(context_settings=getattr(module, "CONTEXT", None))(module.command)
+    app.command(
+        context_settings=CONTEXT | getattr(module, "CONTEXT", {}),
+        epilog=getattr(module, "EPILOG", None),
+    )(module.command)
     return app
 
 
@@ -169,7 +173,7 @@ def _empty() -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings=CONTEXT,
     )
 
 

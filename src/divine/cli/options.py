@@ -144,13 +144,19 @@ DraftModel: TypeAlias = Annotated[
         help="A smaller model, which guesses what MODEL will say; best of the same vocabulary.",
     ),
 ]
+# How run and chat end.
+FIGURES = (
+    "The last lines: `ngram 3/4 2/3` says that 3 of 4 guesses of ngram were right at depth 1, and "
+    "2 of 3 at depth 2, below right ones; a token that several had guessed counts for each. `..`: "
+    "deeper ones are left out."
+)
 Draft: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--draft",
         metavar="LIST",
-        help="Who guesses ahead: none, auto, synthetic:P, or some of ngram,text,mtp,model; auto is "
-        "all that are there. Changes the speed, never the text.",
+        help="Who guesses ahead: none, auto, synthetic:P, or some of ngram,text,table,mtp,model,"
+        "forced; auto is all that are there. Changes the speed, never the text.",
     ),
 ]
 DraftMax: TypeAlias = Annotated[
@@ -159,7 +165,7 @@ DraftMax: TypeAlias = Annotated[
         "--draft-max",
         "--draft-n",
         metavar="N",
-        help="Tokens that the draft model guesses at once at most; 16.",
+        help="Tokens that the draft model guesses at once at most, 0 to 255; 16.",
     ),
 ]
 DraftMin: TypeAlias = Annotated[
@@ -189,14 +195,16 @@ DraftText: TypeAlias = Annotated[
 ]
 DraftTree: TypeAlias = Annotated[
     int | None,
-    typer.Option("--draft-tree", metavar="N", help="Nodes of each draft; without, as many as pay."),
+    typer.Option(
+        "--draft-tree", metavar="N", help="Nodes of each draft, 1 to 64; without, as many as pay."
+    ),
 ]
 Accept: TypeAlias = Annotated[
     Literal["shared", "rejection"] | None,
     typer.Option(
         "--accept",
         help="How drafts are accepted: shared noise keeps the text; rejection sampling keeps only "
-        "its probabilities.",
+        "its probabilities, and one drafter guesses.",
     ),
 ]
 ShowDrafts: TypeAlias = Annotated[
@@ -391,5 +399,10 @@ def constraint(
 
 
 def draft_text(file: str | None) -> str | None:
-    """The guess that --draft-text means. Raises UsageError for a file that cannot be read."""
-    return None if file is None else read_text(Path(file), "--draft-text")
+    """The guess that --draft-text means. Raises UsageError for a file that has none."""
+    if file is None:
+        return None
+    text = read_text(Path(file), "--draft-text")
+    if not text:
+        raise UsageError(f"{file or '--draft-text'} is empty; --draft-text takes a guess")
+    return text

@@ -87,9 +87,10 @@ def read_text(path: Path, option: str) -> str:
         raise UsageError(f"{path} is a folder; {option} takes a text file")
     try:
         with path.open("rb") as stream:
-            return _decode(_limited(stream, str(path)), str(path))
+            return _decode(_limited(stream, str(path)), f"{path} ({option})")
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path} ({option}): {reason}") from error
     except ValueError as error:  # a NUL in the name
         raise UsageError(f"{str(path)!r} is not a file name") from error
 

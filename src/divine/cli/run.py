@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from divine.api import Completion, Stream
     from divine.cli.drafts import DraftColours
 
+EPILOG = options.FIGURES
+
 
 def command(
     model: options.ModelArgument = None,

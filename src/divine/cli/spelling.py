@@ -22,20 +22,26 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "draft_max": ("--draft-n",),
     "draft_min": ("--draft-n-min",),
 }
+# Further parameters that a message speaks of; not where they are part of a path or a quotation.
+_PARAMETER = re.compile(r"(?<![\w./'\"-])[a-z]+(?:_[a-z]+)+(?![\w./'\"-])")
 _SUBJECT = re.compile(r"([a-z]+(?:_[a-z]+)*)(?:\[\d+\])?(?= (?:has|is|must|names|needs)\b)")
 
 
 def as_given(message: str, arguments: Sequence[str]) -> str:
-    """The message, its subject being the option among the arguments that it speaks of, if any."""
-    found = _SUBJECT.match(message)
-    if found is None:
-        return message
-    long = "--" + found[1].replace("_", "-")
+    """The message with the options among the arguments in the place of parameters they set."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for option in (*_OPTIONS.get(found[1], ()), long):
-        if any(one == option or _joined(one, option) for one in options):
-            return option + message[found.end() :]
-    return message
+    found = _SUBJECT.match(message)
+    if found is not None:
+        message = _option(found[1], options, found[0]) + message[found.end() :]
+    return _PARAMETER.sub(lambda match: _option(match[0], options, match[0]), message)
+
+
+def _option(parameter: str, arguments: Sequence[str], otherwise: str) -> str:
+    """The option that was given for a parameter."""
+    for option in (*_OPTIONS.get(parameter, ()), "--" + parameter.replace("_", "-")):
+        if any(one == option or _joined(one, option) for one in arguments):
+            return option
+    return otherwise
 
 
 def _joined(argument: str, option: str) -> bool:

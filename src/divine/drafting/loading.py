@@ -63,7 +63,7 @@ def load_draft_model(
     check_integer("draft width", width, 1, MAX_DRAFT)
     if draft_min > draft_max:
         raise UsageError(
-            f"draft_min is {draft_min} and draft_max {draft_max}; the first must not be larger"
+            f"draft_min is {draft_min}; allowed is at most draft_max, which is {draft_max}"
         )
     chosen = create_backend(backend)
     file, program, tokenizer = open_model(path)

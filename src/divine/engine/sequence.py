@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
@@ -145,9 +145,15 @@ class Sequence:
     @property
     def statistics(self) -> Statistics:
         """Figures so far."""
-        counts = {} if self.draft is None else self.draft.counts
-        drafts = {name: DraftCounts.of(depths) for name, depths in counts.items()}
-        return self.meter.report(len(self.output), self.prompt_length, drafts)
+        statistics = self.meter.report(len(self.output), self.prompt_length)
+        if self.draft is None:
+            return statistics
+        counts = self.draft.counts.items()
+        return replace(
+            statistics,
+            drafts={name: DraftCounts.of(depths) for name, depths in counts},
+            nodes=DraftCounts.of(self.draft.nodes_counted),
+        )
 
     def append(self, token: int, logprob: TokenLogprob | None, sources: int = OWN) -> None:
         """Take a chosen token: the sequence may finish by it. `sources`: who had drafted it."""

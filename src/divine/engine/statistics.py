@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from divine.drafting import DraftCounts
 
+_NO_NODES = DraftCounts.of(())
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -31,6 +33,7 @@ class Statistics:
     verify_seconds: float = 0.0  # of decode_seconds: inside the backend's own code
     plain_seconds: float | None = None  # what plain decoding would have taken: an estimate
     drafts: Mapping[str, DraftCounts] = field(default_factory=dict)  # by drafter
+    nodes: DraftCounts = _NO_NODES  # of all drafters: what several had proposed counts once
 
     @property
     def speedup(self) -> float | None:
@@ -80,10 +83,8 @@ class Meter:
         self.verify_seconds += native
         self.plain_seconds += plain
 
-    def report(
-        self, tokens: int, prompt_tokens: int, drafts: Mapping[str, DraftCounts]
-    ) -> Statistics:
-        """The figures as they are now."""
+    def report(self, tokens: int, prompt_tokens: int) -> Statistics:
+        """The figures as they are now, but for what became of drafts."""
         computed = prompt_tokens - self.reused_tokens
         return Statistics(
             tokens=tokens,
@@ -100,7 +101,6 @@ class Meter:
             draft_seconds=self.draft_seconds,
             verify_seconds=self.verify_seconds,
             plain_seconds=self.plain_seconds or None,
-            drafts=drafts,
         )
 
 

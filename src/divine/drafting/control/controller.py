@@ -164,7 +164,7 @@ class Controller:
         if draft.planned is tree:  # each pass counts once
             draft.planned = None
             if tree.tokens:
-                count_nodes(tree, walk.nodes, list(draft.counts.values()))
+                count_nodes(tree, walk.nodes, draft.nodes_counted, draft.counts.values())
             draft.note(tree, walk, confidence)
             for bit, member in enumerate(draft.members):
                 member.learn(walk.tokens, tree, walk.nodes)

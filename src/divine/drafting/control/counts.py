@@ -1,12 +1,14 @@
-"""DepthCounts: what became of the drafted nodes of one drafter at one depth.
+"""DepthCounts: what became of drafted nodes at one depth, all of them or those of one drafter.
 
-Only nodes that had a row in a pass count; a node that several drafters proposed counts for each.
+Only nodes that had a row in a pass count; a node that several drafters proposed counts once among
+all, and for each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import zip_longest
 
 from divine.drafting.tree import DraftTree
 
@@ -44,6 +46,15 @@ class DraftCounts:
             tuple(at.unreached for at in depths),
         )
 
+    def __add__(self, other: DraftCounts) -> DraftCounts:
+        """Both together."""
+        return DraftCounts(
+            *(
+                tuple(map(sum, zip_longest(mine, theirs, fillvalue=0)))
+                for mine, theirs in zip(astuple(self), astuple(other), strict=True)
+            )
+        )
+
     @property
     def acceptance(self) -> tuple[float | None, ...]:
         """By depth: accepted / (accepted + rejected), the share of those whose parent was right."""
@@ -53,19 +64,25 @@ class DraftCounts:
         )
 
 
-def count_nodes(tree: DraftTree, accepted: list[int], counts: list[list[DepthCounts]]) -> None:
-    """Add a verified tree; counts[i][d - 1] belongs to bit i of the sources and depth d."""
+def count_nodes(
+    tree: DraftTree,
+    accepted: list[int],
+    every: list[DepthCounts],
+    drafters: Iterable[list[DepthCounts]],
+) -> None:
+    """Add a verified tree; every[d - 1] is of depth d, drafter i has bit i of the sources."""
     depths = tree.depths()
     on_walk = set(accepted)
+    counted = [(-1, every), *((1 << bit, counts) for bit, counts in enumerate(drafters))]
     for node, (parent, sources) in enumerate(zip(tree.parents, tree.sources, strict=True)):
         depth = depths[node]
         reached = parent < 0 or parent in on_walk
-        for index, of_drafter in enumerate(counts):
-            if not sources >> index & 1:
+        for mask, counts in counted:
+            if not sources & mask:
                 continue
-            while len(of_drafter) < depth:
-                of_drafter.append(DepthCounts())
-            at = of_drafter[depth - 1]
+            while len(counts) < depth:
+                counts.append(DepthCounts())
+            at = counts[depth - 1]
             if node in on_walk:
                 at.accepted += 1
             elif reached:

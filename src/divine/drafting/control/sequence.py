@@ -60,7 +60,8 @@ class OpenShare:
 class SequenceDraft:
     """One sequence's drafters, figures and recent past; made by Controller.begin().
 
-    counts  drafter -> what became of its nodes at depth 1, 2, ...
+    counts         drafter -> what became of its nodes at depth 1, 2, ...
+    nodes_counted  the same of all nodes, whoever proposed them
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SequenceDraft:
         self.nodes = nodes
         self.depth = depth
         self.counts: dict[str, list[DepthCounts]] = {member.name: [] for member in members}
+        self.nodes_counted: list[DepthCounts] = []
         self.planned: DraftTree | None = None
         self.limit = 0  # nodes that it may have in the planned pass
         self.pass_ms = 0.0  # what the last planned pass was expected to take, drafting included

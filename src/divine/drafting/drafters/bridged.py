@@ -79,7 +79,7 @@ class BridgedSession:
         count = len(self._task.tokens)
         most = min(budget.nodes, budget.depth, self._model.draft_max, self._task.context - count)
         text = self._follow()
-        if most < 1 or not text:
+        if most < max(1, self._model.draft_min) or not text:
             return DraftTree()
         depth = min(most + MORE_TOKENS, self._model.context - len(text) + 1)
         try:

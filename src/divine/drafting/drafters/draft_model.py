@@ -181,7 +181,7 @@ class ModelSession:
         """
         nodes = min(budget.nodes, self._model.draft_max)
         depth = min(budget.depth, nodes, self._room())
-        if depth < 1:
+        if depth < 1 or nodes < self._model.draft_min:  # the model is not run in vain
             return DraftTree()
         growth = Growth(budget, nodes, depth, self._ends, self._expected)
         try:
