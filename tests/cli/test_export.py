@@ -29,7 +29,7 @@ def base(tmp_path: Path) -> Path:
 def weights(base: Path, tmp_path: Path) -> Path:
     with open_gguf(base) as file:
         fingerprint = base_fingerprint(file)
-    made = {"command": "divine tune base.gguf", "acceptance": [0.4, 0.3]}
+    made = {"command": "divine tune base.gguf", "held_out": {"acceptance": [0.4, 0.3]}}
     heads = random_heads(FORMS["best"], fingerprint=fingerprint, provenance=made)
     path = tmp_path / "heads" / "heads.safetensors"
     path.parent.mkdir()
@@ -50,7 +50,7 @@ def test_export_inspect_run_and_strip(divine, base, weights, tmp_path, packaging
     assert ("llama.cpp" in result.err) == (packaging == "inline")
     card = (tmp_path / "README.md").read_text()
     assert "divine tune base.gguf" in card
-    assert "| 1 | 0.4 |" in card
+    assert "| right, if all before were | 0.4 |" in card
 
     shown = divine("inspect", path, "--json")
     found = json.loads(shown.out)["additions"]

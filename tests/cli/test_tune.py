@@ -54,7 +54,7 @@ def test_both_spellings_capture_and_go_on(
         (["-o", "x", "--num-heads", "0"], "--num-heads is 0"),
         (["-o", "x", "--architecture", "layer", "--rank", "8"], "--rank is for --architecture mtp"),
         (["-o", "x", "--ffn", "64"], "ffn is a setting of the architecture layer only"),
-        (["-o", "x", "--steps", "5", "--minutes", "3"], "both given"),
+        (["-o", "x", "--steps", "5", "--minutes", "3"], "is given, too"),
         (
             ["-o", "x", "--dataset", "a.jsonl", "--prompts", "generated"],
             "conversations have theirs",

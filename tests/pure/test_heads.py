@@ -68,10 +68,15 @@ def test_five_keys_alone_are_the_published_package_s(tmp_path: Path) -> None:
         ("architecture", "eagle", UnsupportedError, "architecture 'eagle'; known are mtp"),
         ("version", typed("u32", 2), UnsupportedError, "version 2; this Divine knows up to 1"),
         ("shared_lm_head", False, UnsupportedError, "output matrix of their own"),
-        ("num_heads", typed("u32", 0), FormatError, "num_heads is 0; an integer from 1 to 64"),
+        (
+            "num_heads",
+            typed("u32", 0),
+            FormatError,
+            "num_heads is 0; allowed is an integer from 1 to 64",
+        ),
         ("activation", "relu", FormatError, "activation is 'relu'; allowed are none, silu, gelu"),
         ("carry", "lost", FormatError, "carry is 'lost'; allowed are sum, unit, gained"),
-        ("eps", typed("f64", 0.0), FormatError, "eps is 0.0; a number above 0"),
+        ("eps", typed("f64", 0.0), FormatError, "eps is 0.0; allowed is a number above 0"),
         ("bias", "yes", FormatError, "bias"),
         ("start", None, FormatError, "start"),
     ],
@@ -88,7 +93,7 @@ def test_bad_keys(key: str, value: Any, kind: type[Exception], words: str, tmp_p
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rank": 0}, "rank is 0; an integer from 1"),
+        ({"rank": 0}, "rank is 0; allowed is an integer from 1"),
         ({"rank": True}, "rank is True"),
         ({"dim": 1 << 21}, "dim is 2097152"),
         ({"shared": 1}, "shared is 1; true or false"),

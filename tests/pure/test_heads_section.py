@@ -13,7 +13,7 @@ import pytest
 from divine.errors import CapacityError, DivineError, FormatError, UnsupportedError, UsageError
 from divine.gguf import TensorData, copy_metadata, open_gguf, typed, write_gguf
 from divine.heads import DRAFT_VOCAB, HeadsDefinition, base_fingerprint
-from divine.heads.card import write_card
+from divine.heads.card import Contents, write_card
 from divine.heads.packaging import (
     Content,
     Packaging,
@@ -282,7 +282,7 @@ def test_types_that_cannot_hold_the_heads() -> None:
 
     with pytest.raises(UsageError, match=r"f16, which cannot hold .*proj_up.*; try f32"):
         heads_content(HeadWeights(thin.definition, big), "f16")
-    with pytest.raises(UsageError, match="heads-type is 'q4'; allowed are f16, q8_0, f32"):
+    with pytest.raises(UsageError, match="heads_type is 'q4'; allowed are f16, q8_0, f32"):
         heads_content(thin, "q4")  # type: ignore[arg-type]
 
 
@@ -397,30 +397,43 @@ def test_keys_that_contradict_the_tensors(
 
 def test_the_card_shows_what_was_measured(tmp_path: Path) -> None:
     made = {
-        "command": "divine tune x | y\nz",
-        "acceptance": [0.41, 0.3],
-        "tokens_per_pass": {"chat": 1.5},
+        "command": ["divine", "tune", "x | y\nz"],
+        "base": "b.gguf",
+        "data": {"tokens": 7, "capture": {"sources": ["generated", "sharegpt"], "seed": None}},
+        "held_out": {"acceptance": [0.41, 0.3], "tokens_per_pass": 1.5},
     }
-    path = write_card(
-        tmp_path / "m.gguf", "appended", WEIGHTS.definition, "ab" * 16, "b.gguf", made
-    )
+    contents = Contents(WEIGHTS.definition, 0, "ab" * 16, made)
+    path = write_card(tmp_path / "m.gguf", "appended", "b.gguf", contents)
     text = path.read_text()
     assert path.name == "README.md"
     for part in (
-        "| 1 | 0.41 |",
-        "| chat | 1.5 |",
-        "divine tune x \\| y z",
+        "`b.gguf` with drafting heads behind",
+        "| depth | 1 | 2 |\n|---|---|---|\n| right, if all before were | 0.41 | 0.3 |\n",
+        "tokens per pass 1.5.",
+        "```\ndivine tune 'x | y z'\n```",
+        "* data: tokens 7, capture (sources [generated, sharegpt])\n",
         "ab" * 16,
         "| rank | 32 |",
     ):
         assert part in text
-    assert write_card(tmp_path / "m.gguf", "sidecar", None, "", "b", {}) == path  # its own again
+    assert write_card(tmp_path / "m.gguf", "sidecar", "b", contents) == path  # its own again
+
+
+def test_a_table_alone_is_no_heads(tmp_path: Path) -> None:
+    text = write_card(tmp_path / "t.gguf", "sidecar", "b.gguf", Contents(None, 1234, "", {}))
+    assert "An n-gram table for `b.gguf`" in text.read_text()
+    assert "1,234 entries" in text.read_text()
+    assert "drafting heads" not in text.read_text()
 
 
 def test_somebody_else_s_readme_stays(tmp_path: Path) -> None:
+    nothing = Contents(None, 0, "", {})
     (tmp_path / "README.md").write_text("mine")
-    path = write_card(tmp_path / "m.gguf", "inline", None, "", "b.gguf", {})
+    path = write_card(tmp_path / "m.gguf", "inline", "b.gguf", nothing)
     assert path.name == "m.gguf.README.md"
     assert (tmp_path / "README.md").read_text() == "mine"
+    (tmp_path / "README.md").unlink()
+    assert write_card(tmp_path / "m.gguf", "inline", "b.gguf", nothing).name == "README.md"
+    assert write_card(tmp_path / "n.gguf", "inline", "b.gguf", nothing).name == "n.gguf.README.md"
     with pytest.raises(UsageError, match="cannot be written"):
-        write_card(tmp_path / "no" / "m.gguf", "inline", None, "", "b.gguf", {})
+        write_card(tmp_path / "no" / "m.gguf", "inline", "b.gguf", nothing)

@@ -149,7 +149,10 @@ def test_a_full_disk_ends_the_run_with_a_sentence(
 
 def test_other_prompts_are_refused(model: Path, tmp_path: Path) -> None:
     captured(model, tmp_path / "a", prompts=PROMPTS[:2])
-    with Base(model, threads=1) as base, pytest.raises(UsageError, match="was captured with"):
+    with (
+        Base(model, threads=1) as base,
+        pytest.raises(UsageError, match=r"was made with sources \['test'\]"),
+    ):
         capture(base, PROMPTS, tmp_path / "a", SETTINGS, source={"sources": ["other"]})
     assert json.loads((tmp_path / "a" / "capture.json").read_text())["source"] == SOURCE
 

@@ -342,7 +342,7 @@ def test_a_layer_on_other_states_is_refused(store: AnswerStore) -> None:
         ({"num_heads": 0}, "num_heads is 0"),
         ({"rank": 0}, "rank is 0"),
         ({"gamma": 0.0}, "discount_gamma"),
-        ({"steps": 3, "minutes": 1.0}, "both given"),
+        ({"steps": 3, "minutes": 1.0}, "is given, too"),
         ({"rate": -1.0}, "rate is -1.0"),
         ({"stretches": 0}, "stretches is 0"),
         ({"architecture": "tree"}, "architecture is 'tree'"),

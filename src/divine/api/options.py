@@ -153,9 +153,7 @@ def _unknown_drafter(name: object, drafters: Iterable[str]) -> str:
             "beside it"
         )
     if name == "table":
-        return (
-            'draft "table" needs a table: a model file that has one, or a file beside it'
-        )
+        return 'draft "table" needs a table: a model file that has one, or a file beside it'
     if name == "model":
         return 'draft "model" needs a draft model: give its file with the model'
     known = ", ".join(n for n in drafters if ":" not in n)

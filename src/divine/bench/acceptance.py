@@ -167,6 +167,7 @@ def plot_acceptance(result: dict[str, Any], path: Path) -> None:
                 markersize=4,
                 label=name,
             )
+        axes.set_xticks(sorted({e["size"] for e in entries if e["shape"] == shape}))
         axes.set_xlabel(f"nodes of the {shape}")
         axes.set_ylabel("tokens per pass")
         axes.spines[["top", "right"]].set_visible(False)

@@ -97,6 +97,7 @@ def show(result: Mapping[str, Any]) -> None:
     """Print a table: tokens per pass by class, drafter and shape, and acceptance by depth."""
     from rich.console import Console
 
+    from divine.bench.acceptance import EVERY_CLASS
     from divine.cli.report import table_of
 
     console = Console(markup=False, highlight=False)
@@ -109,7 +110,10 @@ def show(result: Mapping[str, Any]) -> None:
     for name in ("prompts", "tokens\nper pass"):
         table.add_column(name, justify="right")
     table.add_column("acceptance by depth")
-    for entry in sorted(result["acceptance"], key=lambda entry: str(entry["class"])):
+    entries = result["acceptance"]
+    if len({entry["class"] for entry in entries}) == 2:  # one and all are the same
+        entries = [entry for entry in entries if entry["class"] != EVERY_CLASS]
+    for entry in sorted(entries, key=lambda entry: str(entry["class"])):
         shares = ("-" if share is None else f"{share:.2f}" for share in entry["acceptance"])
         per_pass = entry["tokens_per_pass"]
         table.add_row(

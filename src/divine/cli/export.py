@@ -54,6 +54,8 @@ def command(
     debug: options.Debug = False,
 ) -> None:
     """Pack drafting heads into a model file, beside it, or take them out again."""
+    if base.endswith(".safetensors"):
+        raise UsageError(f"{base} holds trained weights; BASE, the model, comes before them")
     path = options.select_model(base, None, None)
     prepare_output()
     from divine.gguf import open_gguf
@@ -66,9 +68,10 @@ def command(
             if value:
                 raise UsageError(f"--strip takes everything out; {name} is for packing")
         target = _target(path, output, "plain.gguf")
+        done = _done(target)
         with open_gguf(path) as file:
             pack.strip(file, target)
-        note(f"wrote {target}, {gigabytes(target.stat().st_size)}")
+        note(f"{done} {target}, {gigabytes(target.stat().st_size)}")
         return
     if not sources:
         raise UsageError("no WEIGHTS are given; what should be packed with the model?")
@@ -83,9 +86,10 @@ def command(
         for source in sources:
             content.add(_content(Path(source), heads_type), source)
         target = _target(path, output, _ENDINGS[chosen])
+        done = _done(target)
         pack.package(file, content, target, chosen)
     card = _card(path, target, chosen)
-    note(f"wrote {target}, {gigabytes(target.stat().st_size)}, and {card}")
+    note(f"{done} {target}, {gigabytes(target.stat().st_size)}, and wrote {card}")
     if chosen == "inline":
         note("llama.cpp and what is built on it refuse inline files; Divine reads them")
 
@@ -95,6 +99,10 @@ def _target(base: Path, output: str | None, ending: str) -> Path:
     if not target.parent.is_dir():
         raise UsageError(f"{target} cannot be written: there is no folder {target.parent}")
     return target
+
+
+def _done(target: Path) -> str:
+    return "replaced" if target.exists() else "wrote"
 
 
 def _is_trained(source: Path) -> bool:
@@ -121,18 +129,18 @@ def _content(source: Path, heads_type: HeadsType | None) -> Content:
 
 def _card(base: Path, target: Path, packaging: Packaging) -> Path:
     """The card beside the export, from what can be read back of it."""
-    from divine.heads.card import write_card
+    from divine.drafting import table_entries
+    from divine.heads.card import Contents, write_card
     from divine.heads.section import open_sidecar
 
     additions = open_sidecar(target)
     try:
-        return write_card(
-            target,
-            packaging,
+        contents = Contents(
             additions.definition() if additions.has_heads else None,
+            table_entries(additions.file),
             additions.fingerprint or "",
-            base.name,
             additions.provenance(),
         )
+        return write_card(target, packaging, base.name, contents)
     finally:
         additions.file.close()

@@ -7,6 +7,7 @@ are valid and whole. Long arrays (vocabularies) are shown by length and first el
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _ELEMENTS = 8  # shown of an array
 _WIDTH = 100  # characters shown of a string where no terminal is narrower
+_INDENT = 20  # of what was added to a model, behind its names
 _TEMPLATE = "tokenizer.chat_template"
 _EMBEDDING = "token_embd.weight"
 _PACKAGING, _OWN = "divine.packaging", "divine."
@@ -107,6 +109,7 @@ def _document(file: GGUFFile, with_tensors: bool) -> dict[str, Any]:
 
 def _additions(file: GGUFFile) -> dict[str, Any] | None:
     """What Divine has added to the model, or what is wrong with it; None if there is nothing."""
+    from divine.drafting import table_entries
     from divine.errors import DivineError
     from divine.heads.section import find_additions, open_sidecar
 
@@ -122,6 +125,7 @@ def _additions(file: GGUFFile) -> dict[str, Any] | None:
                 "made_for": additions.fingerprint,
                 "bytes": additions.nbytes,
                 "heads": additions.definition().to_dict() if additions.has_heads else None,
+                "table_entries": table_entries(additions.file),
                 "tensors": {name: [info.block_type, *info.shape] for name, info in own.items()},
                 "provenance": additions.provenance(),
             }
@@ -135,12 +139,20 @@ def _show_additions(found: dict[str, Any], with_tensors: bool) -> None:
     if "error" in found:
         write(f"\ndrafting heads: {printable(found['error'])}\n")
         return
+    from divine.heads.card import described
+
     write(f"\nadditions of Divine: {found['packaging']}, {gigabytes(found['bytes'])}")
     write(f", for the base {found['made_for']}\n" if found["made_for"] else "\n")
     for name, value in (found["heads"] or {}).items():
         write(f"  {name:17} {value}\n")
-    for name, value in found["provenance"].items():
-        write(f"  {printable(str(name)):17} {printable(str(value))[:_WIDTH]}\n")
+    if found["table_entries"]:
+        write(f"  {'table':17} {found['table_entries']:,} entries\n")
+    for name, value in described(found["provenance"]):
+        room = min(_WIDTH, columns_left(_INDENT) or _WIDTH)
+        lines = wrap(printable(value), room, break_on_hyphens=False) or [""]
+        write(f"  {printable(name):17} {lines[0]}\n")
+        for line in lines[1:]:
+            write(" " * _INDENT + line + "\n")
     for name, (kind, *shape) in found["tensors"].items() if with_tensors else ():
         write(f"  {printable(name):40} {kind:8} {' x '.join(map(str, shape))}\n")
 

@@ -173,19 +173,20 @@ def train_progress(shown: bool) -> Iterator[Callable[[TrainState], None]]:
     from rich.progress import Progress as Bars
 
     columns = (
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=None)
+        task = bars.add_task("training", total=None)
 
         def show(state: TrainState) -> None:
             announce(state)
-            bars.update(
-                task, description=_train_line(state), completed=state.step, total=state.steps
-            )
+            line = f"loss {state.loss:.3f}"
+            if state.accuracy is not None:
+                line += f", {state.accuracy.tokens_per_pass:.2f} tokens a pass"
+            bars.update(task, description=line, completed=state.step, total=state.steps)
 
         yield show
 

@@ -21,6 +21,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "threads": ("-t",),
     "draft_max": ("--draft-n",),
     "draft_min": ("--draft-n-min",),
+    "output": ("-o", "--output-dir"),
+    "rate": ("--lr",),
+    "stretches": ("--batch",),
 }
 # Further parameters that a message speaks of; not where they are part of a path or a quotation.
 _PARAMETER = re.compile(r"(?<![\w./'\"-])[a-z]+(?:_[a-z]+)+(?![\w./'\"-])")

@@ -179,6 +179,8 @@ def command(
     """
     if output is None:
         raise UsageError("give --output FOLDER: where answers and weights go")
+    if Path(output).exists() and not Path(output).is_dir():
+        raise UsageError(f"output is {output!r}, which is a file; a folder is needed")
     if capture_only and train_only:
         raise UsageError("--capture-only and --train-only exclude each other; give one of them")
     named = [name for name in (model, model_option) if name is not None]

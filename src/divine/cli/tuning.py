@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from divine.cli.console import note
 from divine.errors import UnsupportedError, UsageError
+from divine.sampling import check_integer
 
 if TYPE_CHECKING:
     from divine.tune.base import Base
@@ -65,6 +67,8 @@ def run(plan: Plan) -> None:
     from divine.tune.base import Base
 
     with Base(resolve(plan.model), threads=plan.threads) as base:
+        if plan.train:
+            _check_training(plan, base)
         if plan.capture:
             _capture(plan, base)
     if not plan.train:
@@ -75,6 +79,18 @@ def run(plan: Plan) -> None:
         run_training(plan, base)
         if plan.table:
             make_table(plan, base)
+
+
+def _check_training(plan: Plan, base: Base) -> None:
+    """Raise now what training would raise after an hour of capturing."""
+    table = base.program.embed.table
+    vocabulary, dim = base.file.shape(table)
+    check_integer("draft_vocab", plan.settings.draft_vocab, 0, vocabulary)
+    plan.settings.definition(dim, 1e-5, plan.settings.draft_vocab)
+    if plan.device is not None:
+        from divine.tune.workers import usable_device
+
+        usable_device(plan.device)
 
 
 def is_checkpoint(name: str) -> bool:
@@ -90,6 +106,16 @@ def is_checkpoint(name: str) -> bool:
         return False
     known = any(name in (one.name, str(one.path)) for one in stored())
     return not known and not name.startswith("hf:") and parse_hub(f"hf:{name}") is not None
+
+
+@contextlib.contextmanager
+def going_on(plan: Plan) -> Iterator[None]:
+    """Whoever stops the block with Ctrl-C is told that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"stopped; the same command goes on from what is in {plan.output}")
+        raise
 
 
 def gather_prompts(plan: Plan) -> Prompts:
@@ -143,7 +169,7 @@ def _capture(plan: Plan, base: Base) -> None:
     settings = capture_settings(plan)
     prompts = gather_prompts(plan)
     began = time.perf_counter()
-    with capture_progress() as progress:
+    with going_on(plan), capture_progress() as progress:
         state, skipped = capture(
             base,
             prompts.conversations,

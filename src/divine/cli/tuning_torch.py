@@ -8,7 +8,7 @@ import torch
 
 from divine.cli.console import note
 from divine.cli.progress import capture_progress, train_progress
-from divine.cli.tuning import Plan, capture_settings, gather_prompts
+from divine.cli.tuning import Plan, capture_settings, gather_prompts, going_on
 from divine.tune.answers import AnswerStore
 from divine.tune.base import Base
 from divine.tune.tables import tables_of
@@ -39,7 +39,7 @@ def run_checkpoint(plan: Plan) -> None:
     if plan.capture:
         settings = capture_settings(plan)
         prompts = gather_prompts(plan)
-        with capture_progress() as progress:
+        with going_on(plan), capture_progress() as progress:
             state, skipped = capture_checkpoint(
                 checkpoint,
                 prompts.conversations,
@@ -68,7 +68,7 @@ def _train(
         torch.set_num_threads(plan.threads)
     store = AnswerStore(plan.answers)
     try:
-        with train_progress(workers.first) as progress:
+        with going_on(plan), train_progress(workers.first) as progress:
             weights, accuracy = train(
                 store,
                 tables,
@@ -88,3 +88,5 @@ def _train(
             f"held-out answers {acceptance} by depth, {accuracy.tokens_per_pass:.2f} tokens a pass "
             "as a chain"
         )
+        if not accuracy.acceptance[0]:
+            note("not one guess was right: these heads would never be used; see docs/training.md")

@@ -15,6 +15,7 @@ from divine.drafting.drafters.heads import HeadsDrafter
 from divine.drafting.drafters.layer import LayerDrafter
 from divine.drafting.drafters.ngram import NgramDrafter
 from divine.drafting.drafters.ngram_table import NgramTable
+from divine.drafting.drafters.ngram_table import entries_of as table_entries
 from divine.drafting.drafters.synthetic import SyntheticDrafter
 from divine.drafting.drafters.table import TableDrafter
 from divine.drafting.drafters.text import TextDrafter
@@ -53,6 +54,7 @@ __all__ = [
     "prior_costs",
     "prior_of",
     "save_experience",
+    "table_entries",
     "walk",
     "walk_by_rejection",
 ]

@@ -22,9 +22,7 @@ DRAFT_VOCAB = "divine.mtp.draft_vocab"  # I32 [tokens], ascending
 def require_integer(name: str, value: object, low: int, high: int) -> None:
     """Raises UsageError."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise UsageError(
-            f"the heads' {name} is {value!r}; an integer from {low} to {high} is allowed"
-        )
+        raise UsageError(f"{name} is {value!r}; allowed is an integer from {low} to {high}")
 
 
 def require_number(name: str, value: object, low: float, high: float) -> None:
@@ -32,7 +30,7 @@ def require_number(name: str, value: object, low: float, high: float) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not low < value <= high:  # type: ignore[arg-type,operator]
         raise UsageError(
-            f"the heads' {name} is {value!r}; a number above {low} and at most {high:g} is allowed"
+            f"{name} is {value!r}; allowed is a number above {low} and at most {high:g}"
         )
 
 

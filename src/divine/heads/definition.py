@@ -90,12 +90,10 @@ class HeadsDefinition:
             allowed, value = get_args(kind), getattr(self, name)
             if value not in allowed:
                 words = ", ".join(allowed)
-                raise UsageError(f"the heads' {name} is {value!r}; allowed are {words}")
+                raise UsageError(f"{name} is {value!r}; allowed are {words}")
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise UsageError(
-                    f"the heads' {name} is {getattr(self, name)!r}; true or false is allowed"
-                )
+                raise UsageError(f"{name} is {getattr(self, name)!r}; true or false is allowed")
         for name, low, high in (("scale", 0, 1e6), ("eps", 0, 1), ("discount_gamma", 0, 1)):
             require_number(name, getattr(self, name), low, high)
 

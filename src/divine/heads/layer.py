@@ -98,20 +98,17 @@ class LayerDefinition:
         for name, high in (("rope_theta", 1e9), ("eps", 1.0), ("discount_gamma", 1.0)):
             require_number(name, getattr(self, name), 0, high)
         if self.architecture != "layer":
-            raise UsageError(f"the heads' architecture is {self.architecture!r}; layer is allowed")
+            raise UsageError(f"architecture is {self.architecture!r}; layer is allowed")
         if self.heads % self.kv_heads:
             raise UsageError(
-                f"the heads' kv_heads is {self.kv_heads}; a divisor of heads, {self.heads}, is "
-                "allowed"
+                f"kv_heads is {self.kv_heads}; a divisor of heads, {self.heads}, is allowed"
             )
         if self.head_dim % 2:
-            raise UsageError(f"the heads' head_dim is {self.head_dim}; an even number is allowed")
+            raise UsageError(f"head_dim is {self.head_dim}; an even number is allowed")
         if self.window < self.depths:
-            raise UsageError(
-                f"the heads' window is {self.window}; at least depths, {self.depths}, is allowed"
-            )
+            raise UsageError(f"window is {self.window}; at least depths, {self.depths}, is allowed")
         if not self.taps or not all(self.taps):
-            raise UsageError(f"the heads' taps are {self.taps!r}; names of taps are allowed")
+            raise UsageError(f"taps are {self.taps!r}; names of taps are allowed")
 
     @classmethod
     def for_width(cls, dim: int, **settings: Any) -> LayerDefinition:

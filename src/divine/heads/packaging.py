@@ -74,7 +74,7 @@ def heads_content(weights: HeadWeights, heads_type: HeadsType = "f16") -> Conten
     Raises UsageError for a type that is not known or cannot hold them.
     """
     if heads_type not in HEADS_TYPES:
-        raise UsageError(f"heads-type is {heads_type!r}; allowed are {', '.join(HEADS_TYPES)}")
+        raise UsageError(f"heads_type is {heads_type!r}; allowed are {', '.join(HEADS_TYPES)}")
     found: dict[str, MetaValue] = {**weights.definition.to_keys()}
     if weights.fingerprint is not None:
         found[FINGERPRINT_KEY] = weights.fingerprint
@@ -93,11 +93,11 @@ def heads_tensors(weights: HeadWeights, heads_type: HeadsType = "f16") -> dict[s
         kind = heads_type.upper() if data.ndim == 2 else "F32"
         if kind == "Q8_0" and data.shape[-1] % 32:
             raise UsageError(
-                f"heads-type is q8_0, which needs rows of a multiple of 32 values; the tensor "
+                f"heads_type is q8_0, which needs rows of a multiple of 32 values; the tensor "
                 f"{name!r} has {data.shape[-1]}; f16 is possible"
             )
         if kind == "F16" and float(np.abs(data).max()) > float(np.finfo(np.float16).max):
-            raise UsageError(f"heads-type is f16, which cannot hold the tensor {name!r}; try f32")
+            raise UsageError(f"heads_type is f16, which cannot hold the tensor {name!r}; try f32")
         tensors[name] = TensorData(kind, data.shape, quantize(data, kind))
     return tensors
 
@@ -120,6 +120,7 @@ def package(
     is full; nothing is left half-written.
     """
     path = Path(path)
+    _check_base(base)
     _check_target(base, path)
     for name in (*content.keys, *content.tensors):
         if not name.startswith(OWN):
@@ -160,6 +161,7 @@ def package(
 def strip(base: GGUFFile, path: str | os.PathLike[str]) -> None:
     """Write the plain base: metadata and tensors as they were before additions came."""
     path = Path(path)
+    _check_base(base)
     _check_target(base, path)
     if len(base.paths) > 1:
         raise UsageError(f"{base.path} is split into files; merge them before stripping")
@@ -185,6 +187,11 @@ def _write(
 
 def _section_keys(own: Mapping[str, MetaValue]) -> dict[str, MetaValue]:
     return {keys.ARCHITECTURE: _ARCHITECTURE, **own}
+
+
+def _check_base(base: GGUFFile) -> None:
+    if all(name.startswith(OWN) for name in base.tensors):
+        raise UsageError(f"{base.path} holds additions alone; the base must be a model")
 
 
 def _check_target(base: GGUFFile, path: Path) -> None:

@@ -26,8 +26,9 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from divine.errors import CapacityError, FormatError, UsageError
+from divine.errors import CapacityError, FormatError
 from divine.files import replacing, write_error
+from divine.tune.sameness import check_same
 from divine.tune.shards import INDEX, mapped, records_of, recover, shard_path, shards, too_short
 
 SETTINGS = "capture.json"
@@ -103,7 +104,7 @@ class AnswerWriter:
         self._unsynced = 0
         settings = json.loads(json.dumps({**settings, "version": VERSION}))
         if (folder / SETTINGS).exists():
-            _check_same(folder, read_settings(folder), settings)
+            check_same(folder, read_settings(folder), settings)
         else:
             self._create(settings)
         self._shard = max((int(path.stem) for path in folder.glob("*.index")), default=0)
@@ -245,7 +246,7 @@ class AnswerStore:
         rows: list[NDArray[Any]] = []
         shard_of: list[NDArray[np.int64]] = []
         for part in folders:
-            _check_same(part, read_settings(part), self.settings)
+            check_same(part, read_settings(part), self.settings)
             for shard in shards(part):
                 records = records_of(part, shard)
                 shard_of.append(np.full(len(records), len(rows)))
@@ -309,12 +310,3 @@ def _open(folder: Path, shard: int, kind: str) -> BinaryIO:
             f"{shard_path(folder, shard, kind)} cannot be written: "
             f"{(error.strerror or str(error)).lower()}"
         ) from error
-
-
-def _check_same(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for key in sorted(found.keys() | wanted.keys()):
-        if found.get(key) != wanted.get(key):
-            raise UsageError(
-                f"{folder} was captured with {key} {found.get(key)!r}, this run has "
-                f"{wanted.get(key)!r}; give another folder, or what was given then"
-            )

@@ -86,7 +86,8 @@ def load_conversations(path: Path, skipped: Skipped) -> list[Conversation]:
         more = f" ({skipped.sentence()})" if len(skipped) else ""
         raise UsageError(
             f"{path} holds no conversations{more}; allowed are JSON lines or one JSON array of "
-            "objects with messages, conversations (ShareGPT) or instruction and output (alpaca)"
+            "objects with messages, conversations (ShareGPT), instruction and output (alpaca) or "
+            "prompt"
         )
     return found
 

@@ -81,7 +81,10 @@ class TrainSettings:
         if self.minutes is not None:
             check_number("minutes", self.minutes, 0.01, 1e6)
             if self.steps is not None:
-                raise UsageError("steps and minutes are both given; one of them says when to end")
+                raise UsageError(
+                    f"minutes is {self.minutes}, and steps is given, too; one of them says when to "
+                    "end"
+                )
         check_number("epochs", self.epochs, 1e-6, 1e6)
         check_number("rate", self.rate, 0, 10)
         check_number("decay", self.decay, 0, 1)

@@ -92,9 +92,10 @@ def gather(
         digest.update(mark)
         kept.append(used)
     if not kept:
-        raise UsageError(
-            f"no prompt is left of {', '.join(s.name for s in sources)}; {skipped.sentence()}"
-        )
+        why = f"; {skipped.sentence()}" if len(skipped) else ""
+        if classes is not None:
+            why += f"; classes is {','.join(classes)!r}, generated ones are {', '.join(CLASSES)}"
+        raise UsageError(f"no prompt is left of {', '.join(s.name for s in sources)}{why}")
     description = {
         "sources": [source.name for source in sources],
         "seed": seed,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from divine.errors import NumericError, UsageError
+from divine.errors import NumericError
 from divine.heads import Definition
 from divine.tune import checkpoint
 from divine.tune.answers import AnswerStore
@@ -27,6 +27,7 @@ from divine.tune.architectures import batches_of, network_of
 from divine.tune.network import DraftNetwork
 from divine.tune.options import TrainSettings
 from divine.tune.record import Record
+from divine.tune.sameness import check_same
 from divine.tune.step import Accuracy, DeviceTables, measure, prepare, weighted_loss
 from divine.tune.tables import Tables
 from divine.tune.workers import Workers
@@ -158,14 +159,7 @@ class Trainer:
         state = checkpoint.load(self.folder)
         if state is None:
             return
-        found = state.get("identity")
-        for key, value in self._identity.items():
-            if not isinstance(found, dict) or found.get(key) != value:
-                was = found.get(key) if isinstance(found, dict) else None
-                raise UsageError(
-                    f"{self.folder / checkpoint.NAME} was made with {key} {was!r}, this run has "
-                    f"{value!r}; give another folder, or what was given then"
-                )
+        check_same(self.folder / checkpoint.NAME, state.get("identity", {}), self._identity)
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.step, self.steps = state["step"], state["steps"]

@@ -16,6 +16,18 @@ from torch import Tensor, nn
 from divine.errors import UnsupportedError, UsageError
 
 
+def usable_device(name: str | None) -> torch.device:
+    """That device, or a GPU if there is one. Raises UsageError if it cannot be used."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device is {name!r}, which cannot be used here: {reason}") from None
+    return device
+
+
 class Workers:
     """This process among those that train together."""
 
@@ -36,13 +48,7 @@ class Workers:
             self.ranks = self._accelerator.num_processes
             self.device = self._accelerator.device
             return
-        name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            self.device = torch.device(name)
-            torch.zeros(1, device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"device is {name!r}, which cannot be used here: {reason}") from None
+        self.device = usable_device(device)
 
     @property
     def first(self) -> bool:

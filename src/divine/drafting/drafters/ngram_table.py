@@ -7,6 +7,7 @@ GGUF file's `divine.table.*`; making them is for tune/. Knows no sequences and n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,12 @@ _MASK = (1 << 64) - 1
 def tensor_names(order: int) -> tuple[str, str, str]:
     """Of an order's keys (I32 [n]), continuations (I16 [n]) and shares (I8 [n])."""
     return f"{PREFIX}{order}.keys", f"{PREFIX}{order}.next", f"{PREFIX}{order}.shares"
+
+
+def entries_of(file: GGUFFile) -> int:
+    """How many entries the table in a file has; 0 without one."""
+    names = (tensor_names(order)[0] for order in ORDERS)
+    return sum(math.prod(file.shape(name)) for name in names if name in file.tensors)
 
 
 def context_key(tokens: Sequence[int]) -> int:
