@@ -18,7 +18,7 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,11 @@ TREES: tuple[int | None, ...] = (None, 1, 3, 8, 16)
 SHOWN = 10  # differences
 
 
-def drafter_choices(with_model: bool) -> list[str]:
+def drafter_choices(drafters: Collection[str]) -> list[str]:
     """What --draft may be, one drafter at a time and several in one tree."""
     choices = ["ngram", "text", "text,ngram", "synthetic:0.7", "synthetic:0", "auto"]
-    return [*choices, "model", "ngram,model"] if with_model else choices
+    choices += [name for name in ("table", "mtp", "model") if name in drafters]
+    return [*choices, "ngram,model"] if "model" in drafters else choices
 
 
 def read_prompts(files: list[Path]) -> list[tuple[str, str]]:
@@ -69,11 +70,11 @@ def spoil(text: str, rng: random.Random) -> str:
 
 
 def compare(
-    model: divine.Model, prompts: list[tuple[str, str]], tokens: int, with_model: bool
+    model: divine.Model, prompts: list[tuple[str, str]], tokens: int
 ) -> Iterator[tuple[str, str, int | None, str, bool]]:
     """Yields drafters, setting, tree, class and whether the tokens were the same."""
     rng = random.Random(0)
-    choices = drafter_choices(with_model)
+    choices = drafter_choices(model.drafters)
     turn = start = size = 0
     while start < len(prompts):
         size = size % 4 + 1
@@ -108,10 +109,7 @@ def main() -> int:
     compared: Counter[tuple[str, str]] = Counter()
     different: list[tuple[str, str, int | None, str]] = []
     with divine.load(arguments.model, draft_model=arguments.draft_model, context=4096) as model:
-        with_model = arguments.draft_model is not None
-        for draft, setting, tree, kind, same in compare(
-            model, prompts, arguments.tokens, with_model
-        ):
+        for draft, setting, tree, kind, same in compare(model, prompts, arguments.tokens):
             compared[draft, setting] += 1
             if not same:
                 different.append((draft, setting, tree, kind))
