@@ -109,7 +109,7 @@ def completion(tokens: list[int], seconds: float, passes: int, **drafts: object)
         draft_seconds=0.15 * seconds,
         verify_seconds=0.8 * seconds,
         drafts=drafts,
-        nodes=sum(drafts.values(), DraftCounts.of(())),
+        nodes=sum(drafts.values(), DraftCounts()),
     )
     return Completion("", tokens, 10, "length", 0, statistics)
 

@@ -16,6 +16,7 @@ from divine.api import DraftCounts, Model, Options, Statistics, load
 from divine.bench.circumstances import describe_machine, today
 from divine.bench.plot import COLOURS, check_plot
 from divine.bench.prompts import BenchPrompt, load_prompts
+from divine.bench.speculation import rounded_acceptance
 from divine.errors import UsageError
 from divine.files import replacing
 from divine.sampling import check_integer
@@ -55,7 +56,7 @@ class _Sums:
     choices: float = 0.0
     passes: int = 0
     prompts: int = 0
-    nodes: DraftCounts = field(default_factory=lambda: DraftCounts.of(()))
+    nodes: DraftCounts = field(default_factory=DraftCounts)
 
     def add(self, answer: Statistics) -> None:
         """One more answer."""
@@ -142,7 +143,7 @@ def _entry(name: str, shape: str, size: int, class_: str, of: _Sums) -> dict[str
         "class": class_,
         "prompts": of.prompts,
         "tokens_per_pass": round(of.choices / of.passes, 4) if of.passes else None,
-        "acceptance": [None if share is None else round(share, 4) for share in of.nodes.acceptance],
+        "acceptance": rounded_acceptance(of.nodes),
     }
 
 

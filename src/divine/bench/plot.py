@@ -108,7 +108,7 @@ def _acceptance(axes: Any, entries: Sequence[Mapping[str, Any]], drafts: Sequenc
 
 def _by_depth(entries: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """Depth, from 1, -> accepted share over all classes, where enough nodes were judged."""
-    nodes = sum((DraftCounts(**entry["nodes"]) for entry in entries), DraftCounts.of(()))
+    nodes = sum((DraftCounts(**entry["nodes"]) for entry in entries), DraftCounts())
     judged = map(sum, zip(nodes.accepted, nodes.rejected, strict=True))
     return {
         depth: share

@@ -258,17 +258,22 @@ def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, _DIGITS.get(name, 4)) for name, value in figures.items()}
 
 
+def rounded_acceptance(counts: DraftCounts) -> list[float | None]:
+    """By depth, for JSON; None where no node was reached."""
+    return [None if share is None else round(share, 4) for share in counts.acceptance]
+
+
 def _acceptance(pairs: Iterable[_Pair]) -> dict[str, Any]:
     """Acceptance by depth, what became of all nodes, and of each drafter's."""
-    nodes = DraftCounts.of(())
+    nodes = DraftCounts()
     drafts: dict[str, DraftCounts] = {}
     for pair in pairs:
         statistics = pair.drafted.statistics
         nodes += statistics.nodes
         for name, counts in statistics.drafts.items():
-            drafts[name] = drafts.get(name, DraftCounts.of(())) + counts
+            drafts[name] = drafts.get(name, DraftCounts()) + counts
     return {
-        "acceptance": [None if share is None else round(share, 4) for share in nodes.acceptance],
+        "acceptance": rounded_acceptance(nodes),
         "nodes": asdict(nodes),
         "drafts": {name: asdict(counts) for name, counts in drafts.items()},
     }

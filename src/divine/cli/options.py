@@ -404,5 +404,5 @@ def draft_text(file: str | None) -> str | None:
         return None
     text = read_text(Path(file), "--draft-text")
     if not text:
-        raise UsageError(f"{file or '--draft-text'} is empty; --draft-text takes a guess")
+        raise UsageError(f"{file} is empty; --draft-text takes a guess")
     return text

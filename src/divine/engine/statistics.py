@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from divine.drafting import DraftCounts
 
-_NO_NODES = DraftCounts.of(())
-
 
 @dataclass(frozen=True)
 class Statistics:
@@ -33,7 +31,8 @@ class Statistics:
     verify_seconds: float = 0.0  # of decode_seconds: inside the backend's own code
     plain_seconds: float | None = None  # what plain decoding would have taken: an estimate
     drafts: Mapping[str, DraftCounts] = field(default_factory=dict)  # by drafter
-    nodes: DraftCounts = _NO_NODES  # of all drafters: what several had proposed counts once
+    # Of all drafters: what several had proposed counts once.
+    nodes: DraftCounts = field(default_factory=DraftCounts)
 
     @property
     def speedup(self) -> float | None:

@@ -7,6 +7,7 @@ count the prompt once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from divine.api import Completion, DraftCounts
@@ -76,11 +77,5 @@ def divine_block(answers: Sequence[Completion]) -> dict[str, Any]:
 
 def by_depth(counts: Sequence[DraftCounts]) -> list[dict[str, int]]:
     """What became of one drafter's tokens, summed over answers; entry 0 is depth 1."""
-    deepest = max(len(one.drafted) for one in counts)
-    return [
-        {
-            outcome: sum(getattr(one, outcome)[depth] for one in counts if depth < len(one.drafted))
-            for outcome in ("drafted", "accepted", "rejected", "unreached")
-        }
-        for depth in range(deepest)
-    ]
+    total = asdict(sum(counts, DraftCounts()))
+    return [dict(zip(total, depth, strict=True)) for depth in zip(*total.values(), strict=True)]

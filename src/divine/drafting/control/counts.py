@@ -31,10 +31,10 @@ class DepthCounts:
 class DraftCounts:
     """The same by depth, as figures; entry 0 of each is depth 1."""
 
-    drafted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    rejected: tuple[int, ...]
-    unreached: tuple[int, ...]
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    rejected: tuple[int, ...] = ()
+    unreached: tuple[int, ...] = ()
 
     @staticmethod
     def of(depths: Sequence[DepthCounts]) -> DraftCounts:
