@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from divine.heads import HeadsDefinition
 from divine.heads.reference import level, start_state
-from divine.tune.losses import cross_entropy, distributions
+from divine.tune.losses import cross_entropy, expectations
 from divine.tune.network import HeadsNetwork
 
 DIM, RANK = 24, 10
@@ -84,11 +84,11 @@ def test_the_loss_and_its_gradient_are_those_of_autograd(
     weights = random(11).abs()
     hidden = random(6, DIM)
     rows = torch.randint(0, 6, (11,), generator=generator)
-    soft = distributions(hidden, matrix, bias)
-    assert torch.allclose(soft.sum(dim=-1), torch.ones(6))
+    soft = expectations(hidden, matrix, bias)
+    shares = torch.softmax(hidden @ matrix.T + bias, dim=-1)
     mine, theirs = (outputs.clone().requires_grad_() for _ in range(2))
     loss = cross_entropy(mine, matrix, bias, labels, weights, hard=hard, soft=soft, soft_rows=rows)
-    target = hard * functional.one_hot(labels, 17) + (1 - hard) * soft[rows]
+    target = hard * functional.one_hot(labels, 17) + (1 - hard) * shares[rows]
     expected = -(weights * (target * torch.log_softmax(theirs @ matrix.T + bias, -1)).sum(-1)).sum()
     (loss * 0.7).backward()
     (expected * 0.7).backward()

@@ -3,7 +3,8 @@
     python -m divine.tune.peak [--dim 576] [--rank 256] [--draft-vocab 8192] [--threads 2]
 
 Times whole steps (batch, heads, loss, gradients, AdamW) on random data of a base's shapes and
-counts the multiplications that they cannot do without. For measuring; nothing else imports it.
+counts the multiplications that they cannot do without. Steps and products take turns, and the
+share is the median of those of neighbours. For measuring; nothing else imports it.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from divine.tune.trainer import Trainer
 from divine.tune.workers import Workers
 
 _SIZE = 1536  # of the square matrices that say what a product can reach
-_ROUNDS = 5
+_PRODUCTS = 7  # about as long as a step
+_ROUNDS = 15
 _SPREAD = 3.0  # standard deviation of the logits
 
 
 def peak(device: torch.device) -> float:
-    """Operations per second of a large product, the best of some."""
+    """Operations per second of large products, the median of some."""
     a, b = (torch.randn(_SIZE, _SIZE, device=device) for _ in range(2))
-    best = 0.0
-    for _ in range(_ROUNDS + 1):
+    seconds = []
+    for _ in range(_PRODUCTS):
         began = time.perf_counter()
         (a @ b).sum().item()
-        best = max(best, 2 * _SIZE**3 / (time.perf_counter() - began))
-    return best
+        seconds.append(time.perf_counter() - began)
+    return 2 * _SIZE**3 / float(np.median(seconds))
 
 
 def operations(settings: TrainSettings, dim: int, listed: int, states: int) -> float:
@@ -66,19 +68,20 @@ def main() -> None:
         trainer = _trainer(store, settings, chosen.dim, Path(folder), workers)
         trainer.steps = 1 << 20
         trainer._one_step()
-        seconds = []
-        best = peak(workers.device)
+        peak(workers.device)
+        steps, peaks = [], []
         for _ in range(_ROUNDS):
             began = time.perf_counter()
             trainer._one_step()
-            seconds.append(time.perf_counter() - began)
-            best = max(best, peak(workers.device))
+            steps.append(time.perf_counter() - began)
+            peaks.append(peak(workers.device))
     states = (settings.length + settings.num_heads) * settings.stretches
     needed = operations(settings, chosen.dim, chosen.draft_vocab, states)
-    step = float(np.median(seconds))
+    step = float(np.median(steps))
+    share = float(np.median(needed / np.array(steps) / np.array(peaks)))
     sys.stdout.write(
-        f"step {1e3 * step:.0f} ms, {needed / step / 1e9:.1f} of {best / 1e9:.1f} billion "
-        f"operations/s: {100 * needed / step / best:.0f} %; "
+        f"step {1e3 * step:.0f} ms, {needed / step / 1e9:.1f} of {np.median(peaks) / 1e9:.1f} "
+        f"billion operations/s: {100 * share:.0f} % (median of {_ROUNDS} pairs); "
         f"{settings.length * settings.stretches / step:.0f} positions/s\n"
     )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from divine.tune.batches import NONE, Batch
-from divine.tune.losses import HARD_SHARE, Loss, cross_entropy, distributions
+from divine.tune.losses import HARD_SHARE, Loss, cross_entropy, expectations
 from divine.tune.network import DraftNetwork
 from divine.tune.tables import Tables
 
@@ -84,7 +84,7 @@ def weighted_loss(
     soft = rows = None
     if hard < 1:
         with torch.no_grad():
-            soft = distributions(prepared.hidden.reshape(-1, dim), tables.output, tables.bias)
+            soft = expectations(prepared.hidden.reshape(-1, dim), tables.output, tables.bias)
         # The state at position j + k has chosen the token that head k predicts at position j.
         place = torch.arange(count, device=labels.device)[None, :, None] * span
         ahead = torch.arange(1, depths + 1, device=labels.device)[:, None, None]
