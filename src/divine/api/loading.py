@@ -16,6 +16,7 @@ from divine.backends import create_backend
 from divine.backends.base import Executable, KvType
 from divine.backends.prefix_store import DEFAULT_SIZE, LEAST_SIZE, PrefixStore
 from divine.backends.prefixes import Prefixes
+from divine.checks import check_integer, check_number
 from divine.drafting import (
     Calibration,
     Controller,
@@ -31,7 +32,7 @@ from divine.heads.section import Additions
 from divine.machine import cache_folder, probe_cpu
 from divine.models.opening import open_model
 from divine.program import Program
-from divine.sampling import SamplingParams, check_integer, check_number
+from divine.sampling import SamplingParams
 
 DEFAULT_CONTEXT = 8192
 

@@ -15,12 +15,13 @@ from divine.api.answers import Completion, Stream
 from divine.api.options import Options, Prompt, encode_prompt, make_request, token_ids
 from divine.backends.base import Executable, KvType
 from divine.backends.prefixes import Prefixes
+from divine.checks import check_integer
 from divine.constraints import Constraint
 from divine.drafting import Controller, Drafter, save_experience
 from divine.engine import Engine, Request
 from divine.errors import UsageError
 from divine.gguf import GGUFFile, Metadata
-from divine.sampling import Sampler, SamplingParams, check_integer
+from divine.sampling import Sampler, SamplingParams
 from divine.text import ChatTemplate, IncrementalDecoder, Tokenizer
 
 

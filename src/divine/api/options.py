@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
+from divine.checks import check_integer
 from divine.constraints import Constraint
 from divine.drafting import CHAIN, ChainDrafter, Drafter, SyntheticDrafter
 from divine.engine import Request
 from divine.errors import UsageError
-from divine.sampling import SamplingParams, TokenConstraint, check_integer
+from divine.sampling import SamplingParams, TokenConstraint
 from divine.text import ChatTemplate, IncrementalDecoder, Tokenizer, encode_chat
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "..."} and what the template knows

@@ -17,9 +17,9 @@ from divine.bench.circumstances import describe_machine, today
 from divine.bench.plot import COLOURS, check_plot
 from divine.bench.prompts import BenchPrompt, load_prompts
 from divine.bench.speculation import rounded_acceptance
+from divine.checks import check_integer
 from divine.errors import UsageError
 from divine.files import replacing
-from divine.sampling import check_integer
 
 CHAINS, TREES = (1, 2, 3, 4, 6, 8), (4, 8, 16)
 ALL = "all"  # every drafter that is there, together

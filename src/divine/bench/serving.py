@@ -21,8 +21,8 @@ from typing import Any
 
 from divine.bench.circumstances import today
 from divine.bench.client import ChatClient, Timed
+from divine.checks import check_integer, check_number
 from divine.errors import DivineError, UsageError
-from divine.sampling import check_integer, check_number
 
 DRAFTS = ("none", "auto")
 _SUBJECTS = (

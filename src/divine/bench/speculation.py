@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from divine.api import Completion, DraftCounts, Model, Options, load
 from divine.bench.circumstances import describe_machine, today
 from divine.bench.prompts import BenchPrompt, load_prompts
+from divine.checks import check_integer
 from divine.errors import DivineError, UsageError
-from divine.sampling import check_integer
 
 MAX_ROUNDS = 100
 WARM_UP = 8  # tokens before anything is measured

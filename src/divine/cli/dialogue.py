@@ -199,7 +199,7 @@ class Dialogue:
 
 def _check(arguments: dict[str, Any]) -> None:
     """Raise UsageError for a value out of its range, before a question meets it."""
-    from divine.sampling import check_integer
+    from divine.checks import check_integer
 
     check_sampling(arguments)
     if "max_tokens" in arguments:

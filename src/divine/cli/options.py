@@ -52,7 +52,7 @@ Context: TypeAlias = Annotated[
 def _checked_threads(threads: int | None) -> int | None:
     """Refused before anything is loaded, whatever the command."""
     if threads is not None:
-        from divine.sampling import check_integer
+        from divine.checks import check_integer
 
         check_integer("threads", threads, 1, 256)
     return threads

@@ -187,8 +187,8 @@ def command(
     if len(named) != 1:
         raise UsageError("give one MODEL, as an argument or with --base-model")
     prepare_output()
+    from divine.checks import check_integer
     from divine.cli.tuning import Plan, run
-    from divine.sampling import check_integer
     from divine.tune.options import HEADS_SETTINGS, LAYER_RATE, TrainSettings
 
     captured = options.given(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from divine.checks import check_integer
 from divine.cli.console import note
 from divine.errors import UnsupportedError, UsageError
-from divine.sampling import check_integer
 
 if TYPE_CHECKING:
     from divine.tune.base import Base

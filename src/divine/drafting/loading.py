@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from divine.backends import create_backend
 from divine.backends.base import Executable, KvType, WeightSource
+from divine.checks import check_integer
 from divine.drafting.control.costs import MULTIPLY_ADDS_PER_CORE, prior_costs
 from divine.drafting.drafters.bridge import check_bridge
 from divine.drafting.drafters.bridged import BridgedDrafter
@@ -28,7 +29,6 @@ from divine.heads.levels import Levels
 from divine.heads.section import Additions
 from divine.models.opening import open_model
 from divine.program import Program
-from divine.sampling import check_integer
 from divine.text import Tokenizer
 
 DRAFT_VOCABULARY = 32768  # ids of byte-pair vocabularies are in order of merging: frequent first

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from divine.backends.base import Cancelled, Executable, KvType, PassResult
 from divine.backends.prefixes import Prefixes
+from divine.checks import check_integer
 from divine.drafting import Controller, DraftTree, Walk
 from divine.engine.admission import Admission
 from divine.engine.embedding import embed_in_chunks
@@ -30,7 +31,7 @@ from divine.engine.scheduler import Scheduler, Slice
 from divine.engine.sequence import OWN, Decoder, Request, Sequence
 from divine.engine.speculation import Speculation, accept
 from divine.errors import CapacityError, DivineError, NumericError, UsageError
-from divine.sampling import Sampler, check_integer
+from divine.sampling import Sampler
 
 MAX_LOGPROBS = 20
 _NOTHING = Walk([], [])

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
-from divine.errors import FormatError, UnsupportedError, UsageError
+from divine.errors import FormatError, UnsupportedError
 
 Architecture: TypeAlias = Literal["mtp", "layer"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -17,21 +17,6 @@ VERSION = 1  # of the keys and of the JSON form
 PREFIX = "divine.speculative."
 TENSOR_PREFIX = "divine.mtp."
 DRAFT_VOCAB = "divine.mtp.draft_vocab"  # I32 [tokens], ascending
-
-
-def require_integer(name: str, value: object, low: int, high: int) -> None:
-    """Raises UsageError."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise UsageError(f"{name} is {value!r}; allowed is an integer from {low} to {high}")
-
-
-def require_number(name: str, value: object, low: float, high: float) -> None:
-    """Raises UsageError unless low < value <= high."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not low < value <= high:  # type: ignore[arg-type,operator]
-        raise UsageError(
-            f"{name} is {value!r}; allowed is a number above {low} and at most {high:g}"
-        )
 
 
 def plain(value: float) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
+from divine.checks import check_integer, check_number
 from divine.errors import FormatError, UnsupportedError, UsageError
 from divine.gguf import Metadata, MetaValue, typed
 from divine.heads.checks import (
@@ -26,8 +27,6 @@ from divine.heads.checks import (
     check_shapes,
     fields_of,
     plain,
-    require_integer,
-    require_number,
     trained_numbers,
 )
 from divine.program.program import FINAL_TAP
@@ -84,8 +83,8 @@ class HeadsDefinition:
     def __post_init__(self) -> None:
         """Raises UsageError for a setting that is not allowed."""
         for name, most in _MOST.items():
-            require_integer(name, getattr(self, name), 1, most)
-        require_integer("draft_vocab", self.draft_vocab, 0, 2**31 - 1)
+            check_integer(name, getattr(self, name), 1, most)
+        check_integer("draft_vocab", self.draft_vocab, 0, 2**31 - 1)
         for name, kind in _WORDS.items():
             allowed, value = get_args(kind), getattr(self, name)
             if value not in allowed:
@@ -95,7 +94,7 @@ class HeadsDefinition:
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} is {getattr(self, name)!r}; true or false is allowed")
         for name, low, high in (("scale", 0, 1e6), ("eps", 0, 1), ("discount_gamma", 0, 1)):
-            require_number(name, getattr(self, name), low, high)
+            check_number(name, getattr(self, name), low, high, above=True)
 
     @classmethod
     def paper(cls, num_heads: int, rank: int, dim: int, *, eps: float = 1e-5) -> HeadsDefinition:

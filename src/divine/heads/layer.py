@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from divine.checks import check_integer, check_number
 from divine.errors import FormatError, UsageError
 from divine.gguf import Metadata, MetaValue, typed
 from divine.heads.checks import (
@@ -23,8 +24,6 @@ from divine.heads.checks import (
     check_shapes,
     fields_of,
     plain,
-    require_integer,
-    require_number,
     trained_numbers,
 )
 from divine.program.program import FINAL_TAP
@@ -93,10 +92,10 @@ class LayerDefinition:
     def __post_init__(self) -> None:
         """Raises UsageError for a setting that is not allowed."""
         for name, most in _MOST.items():
-            require_integer(name, getattr(self, name), 1, most)
-        require_integer("draft_vocab", self.draft_vocab, 0, 2**31 - 1)
+            check_integer(name, getattr(self, name), 1, most)
+        check_integer("draft_vocab", self.draft_vocab, 0, 2**31 - 1)
         for name, high in (("rope_theta", 1e9), ("eps", 1.0), ("discount_gamma", 1.0)):
-            require_number(name, getattr(self, name), 0, high)
+            check_number(name, getattr(self, name), 0, high, above=True)
         if self.architecture != "layer":
             raise UsageError(f"architecture is {self.architecture!r}; layer is allowed")
         if self.heads % self.kv_heads:

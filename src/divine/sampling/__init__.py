@@ -1,6 +1,6 @@
 """Parameters, logit processors and the shared-noise sampler."""
 
-from divine.sampling.params import PENALTY_RANGE, SamplingParams, check_integer, check_number
+from divine.sampling.params import PENALTY_RANGE, SamplingParams
 from divine.sampling.processors import (
     LogitBias,
     LogitProcessor,
@@ -21,8 +21,6 @@ __all__ = [
     "SamplingParams",
     "TokenConstraint",
     "TokenLogprob",
-    "check_integer",
-    "check_number",
     "log_probabilities",
     "stream",
 ]

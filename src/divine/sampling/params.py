@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from types import MappingProxyType
-from typing import cast
 
+from divine.checks import check_integer, check_number
 from divine.errors import UsageError
 
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
@@ -84,20 +83,3 @@ class SamplingParams:
             or self.frequency_penalty != 0
             or self.presence_penalty != 0
         )
-
-
-def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Raise UsageError unless value is a finite real number in [low, high]."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not low <= cast("float", value) <= high:
-        raise UsageError(f"{name} is {value!r}; allowed is a number from {low} to {high}")
-
-
-def check_integer(name: str, value: object, low: int | None, high: int | None) -> None:
-    """Raise UsageError unless value is an integer in [low, high]; None is no bound."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise UsageError(f"{name} is {value!r}; allowed is an integer")
-    number = int(value)
-    if (low is not None and number < low) or (high is not None and number > high):
-        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise UsageError(f"{name} is {value}; allowed is an integer {bounds}")

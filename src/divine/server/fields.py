@@ -15,8 +15,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from divine.api import Options
+from divine.checks import check_number
 from divine.errors import UsageError
-from divine.sampling import PENALTY_RANGE, check_number
+from divine.sampling import PENALTY_RANGE
 
 MAX_CHOICES = 128
 MAX_STOPS = 16

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from divine.checks import check_integer, check_number
 from divine.errors import UsageError
-from divine.sampling import check_integer, check_number
 
 MEBIBYTE = 2**20
 

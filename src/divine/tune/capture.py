@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from divine.backends.prefixes import Prefixes
+from divine.checks import check_integer
 from divine.drafting import Controller, CostTable, prior_of
 from divine.engine import Engine, Request
 from divine.engine import Sequence as EngineSequence
 from divine.errors import CapacityError, DivineError, NumericError, TemplateError, UsageError
 from divine.program.program import FINAL_TAP
-from divine.sampling import SamplingParams, check_integer
+from divine.sampling import SamplingParams
 from divine.tune.answers import MAX_STATE, Answer, AnswerWriter, Finish
 from divine.tune.base import Base
 from divine.tune.conversations import Conversation, Skipped

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from divine.checks import check_integer, check_number
 from divine.errors import UsageError
 from divine.heads import Definition, HeadsDefinition, LayerDefinition
 from divine.heads.checks import ARCHITECTURES, Architecture
 from divine.heads.layer import HEAD_DIM
-from divine.sampling import check_integer, check_number
 
 Form = Literal["best", "paper"]
 FORMS: tuple[Form, ...] = ("best", "paper")

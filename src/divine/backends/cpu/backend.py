@@ -26,7 +26,8 @@ from divine.backends.cpu import _native
 from divine.backends.cpu.compiler import Base, Compiler
 from divine.backends.extension import OwnWeights
 from divine.backends.rows import check_shortlist, require_finite, row_positions
-from divine.errors import CapacityError, UnsupportedError, UsageError
+from divine.checks import check_integer
+from divine.errors import CapacityError, UnsupportedError
 from divine.program import Program
 
 MAX_ROWS = 256  # rows of one pass; prefill goes in chunks of at most this many
@@ -254,8 +255,7 @@ class CpuBackend:
         """Repack the weights and hand over the operations."""
         if threads is None:
             threads = _native.processors()
-        if not 1 <= threads <= 256:
-            raise UsageError(f"threads must be 1 to 256, not {threads}")
+        check_integer("threads", threads, 1, 256)
         level = self._level
         if level is None:
             level, warning = _native.best_level()
