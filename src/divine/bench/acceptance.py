@@ -21,7 +21,7 @@ from divine.checks import check_integer
 from divine.errors import UsageError
 from divine.files import replacing
 
-CHAINS, TREES = (1, 2, 3, 4, 6, 8), (4, 8, 16)
+CHAINS, TREES = tuple(range(1, 9)), (4, 8, 16)
 ALL = "all"  # every drafter that is there, together
 EVERY_CLASS = "all classes"
 

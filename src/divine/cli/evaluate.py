@@ -32,7 +32,7 @@ def command(
         typer.Option("--draft", metavar="NAME", help="A drafter, or all; each and all by default."),
     ] = None,
     chains: Annotated[
-        str | None, typer.Option("--chains", metavar="LIST", help="Lengths; 1,2,3,4,6,8.")
+        str | None, typer.Option("--chains", metavar="LIST", help="Lengths; 1,2,3,4,5,6,7,8.")
     ] = None,
     trees: Annotated[
         str | None, typer.Option("--trees", metavar="LIST", help="Nodes; 4,8,16.")
