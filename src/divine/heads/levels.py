@@ -6,6 +6,7 @@ one pass of the backend. Knows executables and rows; nothing of trees, claims or
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +25,7 @@ from divine.program import Program
 MAX_NODES = 16  # of one call; buffers are made for so many
 
 
-class OnBase:
+class OnBase(ABC):
     """What all heads on a base have in common: their start and their draft vocabulary."""
 
     def __init__(
@@ -59,9 +60,9 @@ class OnBase:
         """z_0 float32 [..., dim] of hidden states after the base's final norm."""
         return hidden if self._inverse is None else hidden * self._inverse
 
+    @abstractmethod
     def close(self) -> None:
         """Free what was compiled."""
-        raise NotImplementedError
 
 
 class Levels(OnBase):

@@ -8,6 +8,7 @@ Knows no data and no optimizer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from divine.heads.reference import inverse_gain
 _RESIDUAL = 0.5  # where a learned residual begins
 
 
-class DraftNetwork(nn.Module):
+class DraftNetwork(nn.Module, ABC):
     """Parameters by their names in the container, and how states and tokens come in."""
 
     definition: Definition
@@ -39,17 +40,18 @@ class DraftNetwork(nn.Module):
         inverse = torch.from_numpy(inverse_gain(final_gain))
         self.register_buffer("inverse_gain", inverse, persistent=False)
 
+    @abstractmethod
     def initialize(self, seed: int, final_gain: NDArray[np.float32], typical: float) -> None:
         """Random matrices, by seed.
 
         `typical`: root mean square of the base's hidden states.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def embed(self, embedding: Tensor) -> Tensor:
         """e [..., d] of rows of the base's table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, hidden: Tensor, embedded: Tensor) -> list[Tensor]:
         """o_1 ... o_M, each [n, length, d].
 
@@ -57,7 +59,6 @@ class DraftNetwork(nn.Module):
         that the hidden states chose. o_k at position j has gone on from the hidden state there, as
         a draft of k tokens does.
         """
-        raise NotImplementedError
 
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Take weights under their container's names."""

@@ -9,6 +9,7 @@ layer.py's.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -33,7 +34,7 @@ NEWS = 0.1  # weight of a new claim in what is expected
 WantOf = Callable[[Sequence[int]], Want]
 
 
-class LevelDrafter:
+class LevelDrafter(ABC):
     """Drafts with heads; shared by the sequences of one model."""
 
     name = "mtp"
@@ -61,15 +62,15 @@ class LevelDrafter:
         self._on_close = on_close
         self.cancelled = False
 
+    @abstractmethod
     def begin(self, task: DraftTask) -> DraftSession:
         """A session; it can propose once a pass has been observed."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """End what is being proposed after the level in progress, from any thread."""
         self.cancelled = True
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027 - none has anything to forget
         """Nothing is kept."""
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class LevelDrafter:
         self._on_close = lambda: None
 
 
-class LevelSession:
+class LevelSession(ABC):
     """A drafter at work on one sequence, level by level."""
 
     def __init__(self, drafter: LevelDrafter, task: DraftTask) -> None:
@@ -134,12 +135,12 @@ class LevelSession:
                 guess_below(leaves)
         return True
 
+    @abstractmethod
     def _ask(self, nodes: Sequence[int], growth: Growth, want: WantOf) -> PassResult:
         """One call: what `want` says of some of its rows, which are these nodes in their order.
 
         `nodes`: ROOT alone, the first of a tree, or ascending leaves.
         """
-        raise NotImplementedError
 
     def _calls(self, leaves: list[int], growth: Growth) -> list[list[int]]:
         """The leaves of a level by the call that answers them."""
@@ -149,13 +150,13 @@ class LevelSession:
         self._expected += NEWS * (likely - self._expected)
         growth.expected = self._expected
 
+    @abstractmethod
     def _room(self) -> int:
         """The greatest depth that the context allows; 0 if there is nothing to begin with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def observe(self, taps: Mapping[str, NDArray[np.float32]]) -> None:
         """Keep what is needed of committed rows."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - heads hold nothing
         """Free what is held."""
