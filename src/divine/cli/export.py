@@ -89,7 +89,7 @@ def command(
         done = _done(target)
         pack.package(file, content, target, chosen)
     card = _card(path, target, chosen)
-    note(f"{done} {target}, {gigabytes(target.stat().st_size)}, and wrote {card}")
+    note(f"{done} {target}, {gigabytes(target.stat().st_size)} and {card}")
     if chosen == "inline":
         note("llama.cpp and what is built on it refuse inline files; Divine reads them")
 

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from divine.errors import DivineError, UsageError
+from divine.files import check_replaceable, replacing
 from divine.heads import HeadWeights
 from divine.tune import checkpoint
 from divine.tune.answers import AnswerStore
@@ -220,26 +221,36 @@ def main() -> None:
     chosen = _arguments()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
-    folder = Path(chosen.output) if chosen.output else None
     try:
-        with (
-            Base(chosen.base, threads=chosen.threads) as base,
-            nullcontext(folder) if folder else tempfile.TemporaryDirectory() as used,
-        ):
-            found = compare(
-                AnswerStore(Path(chosen.answers)),
-                lambda tokens, listed: tables_of(base, tokens, listed),
-                _contenders(chosen),
-                Path(used),
-                fingerprint=base.fingerprint,
-                end_ids=sorted(base.tokenizer.end_ids),
-                workers=Workers(chosen.device),
-                tell=_tell,
-                positions=chosen.positions,
-            )
+        if chosen.json is not None:
+            check_replaceable(Path(chosen.json))
+        _report(_trained(chosen), chosen)
     except DivineError as error:
         sys.exit(f"compare: {error}")
-    sys.stderr.write("\n")
+
+
+def _trained(chosen: argparse.Namespace) -> list[Contender]:
+    folder = Path(chosen.output) if chosen.output else None
+    with (
+        Base(chosen.base, threads=chosen.threads) as base,
+        nullcontext(folder) if folder else tempfile.TemporaryDirectory() as used,
+    ):
+        return compare(
+            AnswerStore(Path(chosen.answers)),
+            lambda tokens, listed: tables_of(base, tokens, listed),
+            _contenders(chosen),
+            Path(used),
+            fingerprint=base.fingerprint,
+            end_ids=sorted(base.tokenizer.end_ids),
+            workers=Workers(chosen.device),
+            tell=_teller(),
+            positions=chosen.positions,
+        )
+
+
+def _report(found: list[Contender], chosen: argparse.Namespace) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
     more, error_of = difference(found[0], found[1])
     held_out = found[0].accuracy.judged[0]
     sys.stdout.write(
@@ -259,10 +270,8 @@ def main() -> None:
             "standard_error": round(error_of, 4),
             "settings": vars(chosen),
         }
-        try:
-            Path(chosen.json).write_text(json.dumps(values, indent=1) + "\n", "utf-8")
-        except OSError as problem:
-            sys.exit(f"compare: {chosen.json} cannot be written: {problem.strerror}")
+        with replacing(Path(chosen.json)) as place:
+            place.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
 
 
 def _arguments() -> argparse.Namespace:
@@ -315,13 +324,25 @@ def _contenders(chosen: argparse.Namespace) -> list[TrainSettings]:
     return [heads, layer]
 
 
-def _tell(architecture: str, progress: Progress) -> None:
-    accuracy = progress.accuracy
-    worth = f", {accuracy.chain(CHAIN):.3f} tokens/pass" if accuracy is not None else ""
-    sys.stderr.write(
-        f"\r{architecture}: step {progress.step} of {progress.steps}, loss {progress.loss:.3f}"
-        f"{worth}   "
-    )
+def _teller() -> Tell:
+    """Writes one line over and over on a terminal, elsewhere one for each measurement."""
+    last: Accuracy | None = None
+
+    def tell(architecture: str, progress: Progress) -> None:
+        nonlocal last
+        accuracy = progress.accuracy
+        worth = f", {accuracy.chain(CHAIN):.3f} tokens/pass" if accuracy is not None else ""
+        line = (
+            f"{architecture}: step {progress.step} of {progress.steps}, loss {progress.loss:.3f}"
+            f"{worth}"
+        )
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{line}   ")
+        elif accuracy is not None and accuracy is not last:
+            sys.stderr.write(f"{line}\n")
+        last = accuracy
+
+    return tell
 
 
 if __name__ == "__main__":
