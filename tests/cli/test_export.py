@@ -108,6 +108,12 @@ def test_from_one_packaging_to_another(divine, base, weights, tmp_path):
     result = divine("export", base, tmp_path / "a.gguf", "--packaging", "sidecar")
     assert result.code == 0, result.err
     assert divine("run", base, "hello", *ASK, "--heads", tmp_path / "base.heads.gguf").code == 0
+    result = divine("export", tmp_path / "a.gguf", weights, "-o", tmp_path / "b.gguf")
+    assert result.code == 0, result.err
+    assert "the drafting heads that" in result.err
+    assert "are not in it; it has what was given" in result.err
+    result = divine("run", base, "hello", *ASK, "--heads", weights)
+    assert_one_sentence(result, "looks like safetensors")
     result = divine("export", base, tmp_path / "a.gguf", "--heads-type", "f32")
     assert_one_sentence(result, "--heads-type is for trained weights")
 

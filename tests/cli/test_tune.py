@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from divine.cli.main import execute
-from divine.cli.tuning import is_checkpoint
+from divine.cli.tuning import going_on, is_checkpoint
 from divine.errors import UsageError
 from divine.tune.answers import AnswerStore
 from tiny_models import tiny_llama
@@ -48,6 +51,7 @@ def test_both_spellings_capture_and_go_on(
     [
         ([], "give --output FOLDER"),
         (["-o", "x", "--capture-only", "--train-only"], "exclude each other"),
+        (["-o", "x", "--no-states"], "--no-states is for --capture-only"),
         (["-o", "x", "--no-table", "--table-entries", "9"], "exclude each other"),
         (["-o", "x", "--table-entries", "0"], "--table-entries is 0"),
         (["-o", "x", "--prompts", "nowhere.jsonl", "--capture-only"], "nowhere.jsonl: there is no"),
@@ -85,3 +89,15 @@ def test_a_checkpoint_is_told_from_a_file(model: str, tmp_path: Path) -> None:
         is_checkpoint(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert is_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_it_is_told_how_to_go_on(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    plan = SimpleNamespace(output="the-folder")
+    with pytest.raises(KeyboardInterrupt), going_on(plan):  # type: ignore[arg-type]
+        os.kill(os.getpid(), number)  # Python raises before the next statement
+    assert "goes on from what is in the-folder" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
@@ -23,3 +27,11 @@ def pytest_report_header() -> list[str]:
     if not collect_ignore:
         return []
     return ["tests of training are left out: torch is not installed (the extra `tune`)"]
+
+
+@pytest.fixture(autouse=True)
+def _subnormals_kept() -> Iterator[None]:
+    """Training flushes them in its process; tests that share the process must not notice."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_flush_denormal(False)

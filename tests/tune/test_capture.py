@@ -17,6 +17,7 @@ from divine.tune.answers import AnswerStore, Finish
 from divine.tune.base import Base
 from divine.tune.capture import Captured, CaptureSettings, capture, loops
 from divine.tune.conversations import Conversation
+from divine.tune.sameness import check_same
 from tiny_models import tiny_llama
 
 WORDS = ("hello the world", "is the model", "the user and the assistant", "world", "and is ing")
@@ -155,6 +156,18 @@ def test_other_prompts_are_refused(model: Path, tmp_path: Path) -> None:
     ):
         capture(base, PROMPTS, tmp_path / "a", SETTINGS, source={"sources": ["other"]})
     assert json.loads((tmp_path / "a" / "capture.json").read_text())["source"] == SOURCE
+
+
+def test_what_people_have_said_is_named_before_what_follows(tmp_path: Path) -> None:
+    before = {"seed": 0, "source": {"sources": ["a"], "digest": "1"}, "old": 1}
+    for now, words in (
+        ({"seed": 5, "source": {"sources": ["a"], "digest": "2"}}, "with seed 0"),
+        ({"seed": 0, "source": {"sources": ["a"], "digest": "2"}}, "with digest '1'"),
+        ({"seed": 0, "source": {"sources": ["a"], "digest": "1"}}, "with old 1"),
+    ):
+        with pytest.raises(UsageError, match=f"was made {words}"):
+            check_same(tmp_path, before, now)
+    check_same(tmp_path, before, before)
 
 
 def test_loops_are_seen() -> None:

@@ -49,6 +49,8 @@ def test_both_are_trained_and_measured_alike(tmp_path: Path) -> None:
     more, error = difference(heads, layer)
     assert more == pytest.approx(layer.accuracy.chain(3) - heads.accuracy.chain(3))
     assert more > 3 * error > 0  # states say nothing there, so memory is worth a lot
+    one, other = (replace(found, parts=found.parts[:1]) for found in (heads, layer))
+    assert np.isnan(difference(one, other)[1])  # a single batch says nothing of its error
     text = table([heads, layer])
     assert "layer: a layer of 2/1 heads, ffn 48" in text
     assert f"{layer.accuracy.by_depth[2]:.3f}" in text
@@ -75,10 +77,12 @@ def test_nothing_held_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_errors_of_the_command_are_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["compare", str(tmp_path / "no.gguf"), "--answers", "a"])
     with pytest.raises(SystemExit) as caught:
         compare.main()
-    assert str(caught.value.code).startswith("compare: ")
-    assert "no.gguf" in str(caught.value.code)
+    assert caught.value.code == UsageError.exit_code
+    told = capsys.readouterr().err
+    assert told.startswith("compare: ")
+    assert "no.gguf" in told

@@ -93,5 +93,8 @@ def test_bad_sizes_and_drafters_are_named(
         assert words in capsys.readouterr().err
     assert execute(start[:3]) == 2
     assert "give --prompts" in capsys.readouterr().err
+    plain = str(tiny_llama(tmp_path / "plain.gguf", seed=4))
+    assert execute(["evaluate", "heads", plain, "--prompts", str(prompts)]) == 2
+    assert "neither heads nor a table" in capsys.readouterr().err
     with divine.api.load(model) as loaded, pytest.raises(UsageError, match="'nobody'"):
         loaded.generate("hello", draft="chain:nobody", max_tokens=2)

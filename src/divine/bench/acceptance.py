@@ -24,6 +24,7 @@ from divine.files import replacing
 CHAINS, TREES = tuple(range(1, 9)), (4, 8, 16)
 ALL = "all"  # every drafter that is there, together
 EVERY_CLASS = "all classes"
+_TRAINED = {"mtp", "table"}
 
 Progress = Callable[[int, int, BenchPrompt], None]
 
@@ -82,6 +83,11 @@ def evaluate_drafts(
     prompts = load_prompts(prompt_files)
     with load(target, heads=heads, threads=threads) as model:
         names = settings.drafters or (*_alone(model), ALL)
+        if not settings.drafters and _TRAINED.isdisjoint(model.drafters):
+            raise UsageError(
+                f"{target} has neither heads nor a table that can be used; give a file that has "
+                "them, or name other drafters"
+            )
         shapes = [("chain", size) for size in settings.chains]
         shapes += [("tree", size) for size in settings.trees]
         sums: dict[tuple[str, str, int, str], _Sums] = {}

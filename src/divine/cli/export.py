@@ -13,11 +13,13 @@ import typer
 
 from divine.cli import options
 from divine.cli.console import gigabytes, note, prepare_output
-from divine.errors import UsageError
+from divine.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
+    from divine.gguf import GGUFFile
+    from divine.heads.card import Contents
     from divine.heads.packaging import Content, HeadsType
-    from divine.heads.section import Packaging
+    from divine.heads.section import Additions, Packaging
 
 _ENDINGS = {"appended": "divine.gguf", "sidecar": "heads.gguf", "inline": "inline.gguf"}
 
@@ -87,9 +89,12 @@ def command(
             content.add(_content(Path(source), heads_type), source)
         target = _target(path, output, _ENDINGS[chosen])
         done = _done(target)
+        own = _own(file)
         pack.package(file, content, target, chosen)
     card = _card(path, target, chosen)
     note(f"{done} {target}, {gigabytes(target.stat().st_size)} and {card}")
+    if own and chosen != "sidecar":
+        note(f"the {own} that {path} had are not in it; it has what was given")
     if chosen == "inline":
         note("llama.cpp and what is built on it refuse inline files; Divine reads them")
 
@@ -127,20 +132,43 @@ def _content(source: Path, heads_type: HeadsType | None) -> Content:
     return additions_content(open_sidecar(source))
 
 
+def _own(base: GGUFFile) -> str:
+    """What BASE has added to it, which is not carried over; damage to that is no matter here."""
+    from divine.heads.section import find_additions
+
+    try:
+        additions = find_additions(base)
+    except FormatError:
+        return ""
+    if additions is None:
+        return ""
+    try:
+        return _contents(additions).summary
+    except FormatError:
+        return ""
+    finally:
+        additions.close()
+
+
+def _contents(additions: Additions) -> Contents:
+    from divine.drafting import table_entries
+    from divine.heads.card import Contents
+
+    return Contents(
+        additions.definition() if additions.has_heads else None,
+        table_entries(additions.file),
+        additions.fingerprint or "",
+        additions.provenance(),
+    )
+
+
 def _card(base: Path, target: Path, packaging: Packaging) -> Path:
     """The card beside the export, from what can be read back of it."""
-    from divine.drafting import table_entries
-    from divine.heads.card import Contents, write_card
+    from divine.heads.card import write_card
     from divine.heads.section import open_sidecar
 
     additions = open_sidecar(target)
     try:
-        contents = Contents(
-            additions.definition() if additions.has_heads else None,
-            table_entries(additions.file),
-            additions.fingerprint or "",
-            additions.provenance(),
-        )
-        return write_card(target, packaging, base.name, contents)
+        return write_card(target, packaging, base.name, _contents(additions))
     finally:
         additions.file.close()

@@ -183,6 +183,8 @@ def command(
         raise UsageError(f"output is {output!r}, which is a file; a folder is needed")
     if capture_only and train_only:
         raise UsageError("--capture-only and --train-only exclude each other; give one of them")
+    if not states and not capture_only:
+        raise UsageError("--no-states is for --capture-only; heads are trained on states")
     named = [name for name in (model, model_option) if name is not None]
     if len(named) != 1:
         raise UsageError("give one MODEL, as an argument or with --base-model")

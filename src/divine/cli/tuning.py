@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -110,12 +112,18 @@ def is_checkpoint(name: str) -> bool:
 
 @contextlib.contextmanager
 def going_on(plan: Plan) -> Iterator[None]:
-    """Whoever stops the block with Ctrl-C is told that nothing is lost."""
+    """Whoever stops the block is told that nothing is lost; SIGTERM stops it as Ctrl-C does."""
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         note(f"stopped; the same command goes on from what is in {plan.output}")
         raise
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def gather_prompts(plan: Plan) -> Prompts:

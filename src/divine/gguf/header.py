@@ -360,5 +360,10 @@ def _not_gguf(file: str, start: bytes) -> FormatError:
     for magic, reason in _OTHER_KINDS:
         if start.lstrip().startswith(magic):
             return FormatError(f"{file} is not a GGUF file: {reason}")
+    if start[8:10] == b'{"':  # behind the length of its header
+        return FormatError(
+            f"{file} is not a GGUF file: it looks like safetensors; if these are trained heads, "
+            "divine export packs them"
+        )
     found = ascii(start[:4]).removeprefix("b")
     return FormatError(f"{file} is not a GGUF file: it begins with {found}, not 'GGUF'")

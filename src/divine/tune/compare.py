@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -187,12 +188,17 @@ def _measured(
 
 
 def difference(a: Contender, b: Contender) -> tuple[float, float]:
-    """Tokens per pass of b less those of a, and its standard error by leaving batches out."""
+    """Tokens per pass of b less those of a, and its standard error by leaving batches out.
+
+    NaN for a single batch.
+    """
 
     def less(without: int | None) -> float:
         return b.without(without).chain(CHAIN) - a.without(without).chain(CHAIN)
 
     count = len(a.parts)
+    if count < 2:
+        return less(None), float("nan")
     left = np.array([less(place) for place in range(count)])
     return less(None), float(np.sqrt((count - 1) * left.var()))
 
@@ -226,7 +232,8 @@ def main() -> None:
             check_replaceable(Path(chosen.json))
         _report(_trained(chosen), chosen)
     except DivineError as error:
-        sys.exit(f"compare: {error}")
+        sys.stderr.write(f"compare: {error}\n")
+        sys.exit(error.exit_code)
 
 
 def _trained(chosen: argparse.Namespace) -> list[Contender]:
@@ -253,9 +260,10 @@ def _report(found: list[Contender], chosen: argparse.Namespace) -> None:
         sys.stderr.write("\n")
     more, error_of = difference(found[0], found[1])
     held_out = found[0].accuracy.judged[0]
+    known = f"{error_of:.3f}" if math.isfinite(error_of) else "an unknown number of"
     sys.stdout.write(
         f"{table(found)}\non {held_out} positions of held-out answers the layer's chains give "
-        f"{more:+.3f} +- {error_of:.3f} tokens per pass against the heads'\n"
+        f"{more:+.3f} +- {known} tokens per pass against the heads'\n"
     )
     shorter, longer = sorted(one.seconds for one in found)
     if chosen.steps is None and longer > (1 + UNEQUAL) * shorter:
@@ -267,7 +275,7 @@ def _report(found: list[Contender], chosen: argparse.Namespace) -> None:
         values = {
             "found": [one.to_dict() for one in found],
             "difference": round(more, 4),
-            "standard_error": round(error_of, 4),
+            "standard_error": round(error_of, 4) if math.isfinite(error_of) else None,
             "settings": vars(chosen),
         }
         with replacing(Path(chosen.json)) as place:

@@ -86,7 +86,7 @@ class TrainSettings:
                     "end"
                 )
         check_number("epochs", self.epochs, 1e-6, 1e6)
-        check_number("rate", self.rate, 0, 10)
+        check_number("rate", self.rate, 0, 10, above=True)
         check_number("decay", self.decay, 0, 1)
         check_number("clip", self.clip, 1e-6, 1e6)
         check_number("held_out", self.held_out, 0, 0.5)
