@@ -112,6 +112,10 @@ def test_from_one_packaging_to_another(divine, base, weights, tmp_path):
     assert result.code == 0, result.err
     assert "the drafting heads that" in result.err
     assert "are not in it; it has what was given" in result.err
+    again = (tmp_path / "a.gguf", tmp_path / "a.gguf", "-o", tmp_path / "c.gguf")
+    result = divine("export", *again)
+    assert result.code == 0, result.err
+    assert "are not in it" not in result.err
     result = divine("run", base, "hello", *ASK, "--heads", weights)
     assert_one_sentence(result, "looks like safetensors")
     result = divine("export", base, tmp_path / "a.gguf", "--heads-type", "f32")

@@ -6,6 +6,7 @@ exported models). Writing is heads/packaging.py's business; here options become 
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,7 @@ import typer
 
 from divine.cli import options
 from divine.cli.console import gigabytes, note, prepare_output
-from divine.errors import FormatError, UsageError
+from divine.errors import DivineError, UsageError
 
 if TYPE_CHECKING:
     from divine.gguf import GGUFFile
@@ -89,11 +90,12 @@ def command(
             content.add(_content(Path(source), heads_type), source)
         target = _target(path, output, _ENDINGS[chosen])
         done = _done(target)
-        own = _own(file)
+        kept = chosen == "sidecar" or any(path.samefile(source) for source in sources)
+        own = "" if kept else _own(file)
         pack.package(file, content, target, chosen)
     card = _card(path, target, chosen)
     note(f"{done} {target}, {gigabytes(target.stat().st_size)} and {card}")
-    if own and chosen != "sidecar":
+    if own:
         note(f"the {own} that {path} had are not in it; it has what was given")
     if chosen == "inline":
         note("llama.cpp and what is built on it refuse inline files; Divine reads them")
@@ -133,21 +135,15 @@ def _content(source: Path, heads_type: HeadsType | None) -> Content:
 
 
 def _own(base: GGUFFile) -> str:
-    """What BASE has added to it, which is not carried over; damage to that is no matter here."""
+    """What BASE has added to it, which is not carried over; "" for what cannot be read."""
     from divine.heads.section import find_additions
 
-    try:
+    with suppress(DivineError):
         additions = find_additions(base)
-    except FormatError:
-        return ""
-    if additions is None:
-        return ""
-    try:
-        return _contents(additions).summary
-    except FormatError:
-        return ""
-    finally:
-        additions.close()
+        if additions is not None:
+            with closing(additions):
+                return _contents(additions).summary
+    return ""
 
 
 def _contents(additions: Additions) -> Contents:
